@@ -1,0 +1,1 @@
+"""Screens: the workbench, where panes meet, and the dialogs over it."""
