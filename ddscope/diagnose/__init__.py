@@ -1,0 +1,29 @@
+"""Findings from records: detectors with evidence, what was ruled out, and what to do next. No screen, no engine."""
+
+from ddscope.diagnose.base import (
+    SEVERITIES,
+    Detector,
+    Evidence,
+    Finding,
+    RuledOut,
+    Severity,
+    ranked,
+)
+from ddscope.diagnose.detectors import all_detectors
+from ddscope.diagnose.diagnosis import Diagnosis, diagnose
+from ddscope.diagnose.render import render_text, to_json
+
+__all__ = [
+    "SEVERITIES",
+    "Detector",
+    "Diagnosis",
+    "Evidence",
+    "Finding",
+    "RuledOut",
+    "Severity",
+    "all_detectors",
+    "diagnose",
+    "ranked",
+    "render_text",
+    "to_json",
+]

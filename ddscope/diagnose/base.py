@@ -1,0 +1,118 @@
+"""What a detector is and what it says: Detector, Finding, Evidence, RuledOut, and the order of findings.
+
+A detector reads records, one at a time and in file order, and yields findings when asked. It knows no file, no screen
+and no other detector; how findings relate to each other is decided in `relations.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+from ddscope.model import Record
+
+Severity = Literal["info", "warning", "high", "critical"]
+SEVERITIES: tuple[Severity, ...] = ("info", "warning", "high", "critical")
+SEVERITY_RANK: Mapping[str, int] = {name: rank for rank, name in enumerate(SEVERITIES)}
+
+MAX_EVIDENCE = 8
+"""Evidence kept for one finding: the first ones, because the first occurrence is nearest to the cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A record that shows it. `record` is the record's number in its file (None when the caller gave none)."""
+
+    src: str
+    seq: int
+    record: int | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RuledOut:
+    """Something that would look alike (`what`), and the observation that speaks against it (`why`)."""
+
+    what: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong, or worth knowing.
+
+    id:           stable name, `area.what`; several findings of one run may share it and then differ in `kind`.
+    kind:         machine-readable variant of the id (`mask.siblings`, `root_row`); "" where there is only one.
+    confidence:   0..1, that the sentence in `title` is true.
+    title:        one sentence a tired person understands; detail: the numbers behind it.
+    evidence:     records to jump to, first occurrence first.
+    next:         what to check or do, in order.
+    ruled_out:    what looks alike, and why it is not that.
+    consequences: what else was seen and is explained by this finding, so it is not listed as a finding of its own.
+    rid:          the request, when exactly one is affected.
+    """
+
+    id: str
+    severity: Severity
+    confidence: float
+    title: str
+    detail: str = ""
+    evidence: tuple[Evidence, ...] = ()
+    next: tuple[str, ...] = ()
+    ruled_out: tuple[RuledOut, ...] = ()
+    rid: str | None = None
+    kind: str = ""
+    consequences: tuple[str, ...] = ()
+
+    def with_(self, **changes: Any) -> Finding:
+        """A copy with some fields replaced."""
+        return replace(self, **changes)
+
+
+class Detector:
+    """One rule of diagnosis.
+
+    A subclass sets `id`, lists the record classes it wants in `wants`, and implements both methods. `observe` must be
+    cheap, must not raise on any record that `ddscope.trace.decode` can return, and must keep memory bounded in the
+    number of steps. `findings` reports what is known so far; it can be called at any moment and changes nothing.
+    """
+
+    id: ClassVar[str]
+    wants: ClassVar[tuple[type[Record], ...]] = (Record,)
+
+    def observe(self, record: Record, index: int | None = None) -> None:
+        """Take in the next record; index is its number in the file."""
+        raise NotImplementedError
+
+    def findings(self) -> Iterable[Finding]:
+        """What is known so far, in no particular order."""
+        raise NotImplementedError
+
+
+def evidence_of(record: Record, index: int | None, text: str) -> Evidence:
+    """Evidence that points at a record."""
+    return Evidence(record.src, record.seq, index, text)
+
+
+def rank_key(finding: Finding) -> tuple[Any, ...]:
+    """Sort key of the ranking: severity, confidence, then texts, so that only equal findings compare equal."""
+    return (
+        -SEVERITY_RANK.get(finding.severity, -1),
+        -finding.confidence,
+        finding.id,
+        finding.kind,
+        finding.rid is not None,
+        finding.rid or "",
+        finding.title,
+        finding.detail,
+        tuple((e.src, e.seq, -1 if e.record is None else e.record, e.text) for e in finding.evidence),
+        finding.next,
+        tuple((r.what, r.why) for r in finding.ruled_out),
+        finding.consequences,
+    )
+
+
+def ranked(findings: Iterable[Finding]) -> list[Finding]:
+    """Findings, the most pressing first. The order is total: it does not depend on the order they came in."""
+    return sorted(findings, key=rank_key)

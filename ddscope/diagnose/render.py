@@ -1,0 +1,79 @@
+"""Findings as JSON values and as plain text for headless output. No colours, no screen."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+from typing import Any
+
+from ddscope.diagnose.base import Finding
+
+WIDTH = 100
+
+
+def to_json(finding: Finding) -> dict[str, Any]:
+    """A finding as a JSON-ready dict. Keys are stable; later versions only add."""
+    return {
+        "id": finding.id,
+        "kind": finding.kind,
+        "severity": finding.severity,
+        "confidence": round(finding.confidence, 3),
+        "title": finding.title,
+        "detail": finding.detail,
+        "rid": finding.rid,
+        "evidence": [{"src": e.src, "seq": e.seq, "record": e.record, "text": e.text} for e in finding.evidence],
+        "ruled_out": [{"what": r.what, "why": r.why} for r in finding.ruled_out],
+        "consequences": list(finding.consequences),
+        "next": list(finding.next),
+    }
+
+
+def visible(text: str) -> str:
+    """Foreign text on one line, control characters shown as ⟨hex⟩, so that no log line can steer a terminal."""
+    return "".join(c if c.isprintable() else "⟨%02x⟩" % ord(c) for c in text)
+
+
+def render_text(findings: Iterable[Finding], width: int = WIDTH) -> str:
+    """Findings as plain text in the order given, wrapped to `width` columns, ending in a newline."""
+    blocks = [_block(number, finding, max(40, width)) for number, finding in enumerate(findings, 1)]
+    if not blocks:
+        return "No findings.\n"
+    return "\n".join(blocks)
+
+
+def _block(number: int, finding: Finding, width: int) -> str:
+    where = f"  request {finding.rid}" if finding.rid is not None else ""
+    kind = f" ({finding.kind})" if finding.kind else ""
+    lines = [
+        f"{number}. {finding.severity.upper()}  {finding.id}{kind}  confidence {finding.confidence:.0%}{visible(where)}"
+    ]
+    lines += _wrap(finding.title, width, "   ")
+    if finding.detail:
+        lines += _wrap(finding.detail, width, "   ")
+    evidence = [f"{_place(e.src, e.seq, e.record)}: {e.text}" for e in finding.evidence]
+    ruled_out = [f"{r.what}: {r.why}" for r in finding.ruled_out]
+    for head, items in (
+        ("evidence", evidence),
+        ("explains", finding.consequences),
+        ("ruled out", ruled_out),
+        ("next", finding.next),
+    ):
+        if items:
+            lines.append(f"   {head}")
+            for item in items:
+                lines += _wrap(item, width, "     - ", "       ")
+    return "\n".join(lines) + "\n"
+
+
+def _place(src: str, seq: int, record: int | None) -> str:
+    return f"{src} #{seq}" + ("" if record is None else f" (record {record})")
+
+
+def _wrap(text: str, width: int, first: str, rest: str | None = None) -> list[str]:
+    return textwrap.wrap(
+        visible(text),
+        width,
+        initial_indent=first,
+        subsequent_indent=first if rest is None else rest,
+        break_long_words=True,
+    ) or [first.rstrip()]
