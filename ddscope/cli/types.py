@@ -1,0 +1,8 @@
+"""Types of the command line that exist for the type checker only."""
+
+from __future__ import annotations
+
+import argparse
+
+Commands = argparse._SubParsersAction  # type: ignore[type-arg]
+"""What `add_subparsers` returns; argparse has no public name for it."""

@@ -1,0 +1,137 @@
+"""From the engine's values to the fields of trace records. Shapes and meaning are in docs/trace-format.md."""
+
+from __future__ import annotations
+
+import platform
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ddscope import __version__
+
+if TYPE_CHECKING:
+    from ddscope.engine.generate import Params, StepResult
+    from ddscope.engine.pair import Pair
+
+MIN_READER = "1.0"
+
+
+def _boot_id() -> str | None:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    except OSError:
+        return None
+
+
+def header(pair: Pair, params: Params) -> dict[str, Any]:
+    """Fields of the header record."""
+    return {
+        "format": "ddscope-trace",
+        "version": "1.0",
+        "min_reader": MIN_READER,
+        "producer": {"name": "ddscope.engine", "version": __version__},
+        "host": socket.gethostname(),
+        "boot_id": _boot_id(),
+        "engine": {
+            "name": "ddscope",
+            "version": __version__,
+            "algorithm": params.algorithm,
+            "config": {
+                "budget": params.budget,
+                "topk": params.topk,
+                "temperature": params.temperature,
+                "seed": params.seed,
+                "max_new_tokens": params.max_new_tokens,
+                "dtype": pair.dtype_name,
+                "device": pair.device_name,
+            },
+        },
+        "model": pair.describe(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computes."""
+    import torch
+
+    return {"python": platform.python_version(), "torch": torch.__version__, "ddscope": __version__}
+
+
+def step(rid: str, number: int, result: StepResult, params: Params, *, commit_us: int | None) -> dict[str, Any]:
+    """Fields of a step record; commit_us is None for a step that a breakpoint stopped before its commit."""
+    times = dict(result.times)
+    if commit_us is not None:
+        times["commit"] = commit_us
+        times["total"] = sum(times.values())
+    flags: dict[str, Any] = {"graph": False, "overlap": False, "sampled": params.temperature > 0}
+    counts = {place: count for place, count in result.nonfinite.items() if count}
+    if counts:
+        flags["nonfinite"] = counts
+    if result.truncated:
+        flags["truncated"] = True
+    fields: dict[str, Any] = {
+        "rid": rid,
+        "step": number,
+        "batch": [0, 1],
+        "algorithm": params.algorithm,
+        "rank": 0,
+        "base": result.base,
+        "root": result.root,
+        "tree": _tree(result),
+        "target": _target(result),
+        "path": result.path,
+        "bonus": result.bonus,
+        "emitted": result.emitted,
+        "time": times,
+        "time_domain": "host",
+        "flags": flags,
+    }
+    if result.draft is not None:
+        fields["draft"] = {
+            "k": len(result.draft.ids[0]) if result.draft.ids else 0,
+            "ids": result.draft.ids,
+            "logprobs": result.draft.logprobs,
+            "logz": result.draft.logz,
+            "entropy": result.draft.entropy,
+        }
+    return fields
+
+
+def _tree(result: StepResult) -> dict[str, Any]:
+    return {
+        "budget": result.budget,
+        "tokens": result.tokens,
+        "parents": result.parents,
+        "logprobs": result.logprobs,
+        "positions": result.positions,
+        "mask": [format(row, "x") for row in result.mask],
+    }
+
+
+def _target(result: StepResult) -> dict[str, Any]:
+    return {
+        "ids": result.target.ids,
+        "logprobs": result.target.logprobs,
+        "gap": result.target.gap,
+        "topk": {"ids": result.target.topk_ids, "logprobs": result.target.topk_logprobs},
+    }
+
+
+class TensorBook:
+    """Says when a tensor is worth a record: once a name, and again when a dimension that should be fixed changes."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, tuple[object, ...]] = {}
+
+    def news(self, fields: Mapping[str, Any]) -> bool:
+        """Whether `fields` (of a tensor record) tell something new. Rows, where any number fits, are no news."""
+        expect = fields.get("expect")
+        shape = fields["shape"]
+        if expect is not None and len(expect) == len(shape):
+            shape = [size if wanted is not None else None for size, wanted in zip(shape, expect, strict=True)]
+        key = (tuple(shape), fields.get("dtype"), fields.get("ok"), tuple(expect or ()))
+        if self._told.get(fields["name"]) == key:
+            return False
+        self._told[fields["name"]] = key
+        return True
