@@ -1,0 +1,108 @@
+"""What every pane that draws lines shares: a pinned heading, the words of an empty pane, cropping, the palette.
+
+A pane draws a frozen value that it is given. It knows no socket, no file, no store and no other widget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.geometry import Region, Size
+from textual.reactive import reactive
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from ddscope.tui.foreign import cells, safe, wrap
+from ddscope.tui.theme import Palette
+
+Piece = tuple[str, Style]
+"""Text that is already `safe`, and its style."""
+
+
+class LinePane(ScrollView, can_focus=True, inherit_bindings=False):
+    """A pane that draws line by line. Subclasses give `draw_line` and set `virtual_size` through `set_extent`."""
+
+    HEADING_LINES: ClassVar[int] = 0
+    """Lines at the top that do not scroll up."""
+
+    DEFAULT_CSS = """
+    LinePane {
+        scrollbar-size-vertical: 1;
+        scrollbar-size-horizontal: 1;
+    }
+    """
+
+    empty_reason: reactive[str] = reactive("")
+    """Why there is nothing to show, and what to do. Foreign text is welcome here: it is never markup."""
+
+    @property
+    def palette(self) -> Palette:
+        """Styles by meaning, of the theme in force."""
+        return Palette.of(self.app)
+
+    def empty_text(self) -> str:
+        """What to say instead of the content; empty when there is content. Subclasses say why in their own words."""
+        return self.empty_reason
+
+    def draw_heading(self, y: int) -> Iterable[Piece]:
+        """Pinned line y."""
+        return ()
+
+    def draw_line(self, y: int) -> Iterable[Piece]:
+        """Content line y, from 0, not cropped."""
+        raise NotImplementedError
+
+    def set_extent(self, width: int, lines: int) -> None:
+        """Tell the scrollbars how wide and long the content is (the heading not counted)."""
+        size = Size(width, lines + self.HEADING_LINES)
+        if size != self.virtual_size:
+            self.virtual_size = size
+
+    def render_line(self, y: int) -> Strip:
+        """One line of the screen."""
+        width, height = self.size
+        scroll_x, scroll_y = self.scroll_offset
+        if words := self.empty_text():
+            return self._empty_line(words, y, width, height)
+        if y < self.HEADING_LINES:
+            pieces = self.draw_heading(y)
+        else:
+            pieces = self.draw_line(y + scroll_y - self.HEADING_LINES)
+        strip = Strip(Segment(text, style) for text, style in pieces if text)
+        return strip.crop_extend(scroll_x, scroll_x + width, None)
+
+    def _empty_line(self, words: str, y: int, width: int, height: int) -> Strip:
+        lines = wrap(safe(words), max(width - 2, 8))
+        top = max((height - len(lines)) // 3, 0)
+        if not top <= y < top + len(lines):
+            return Strip.blank(width)
+        line = lines[y - top]
+        return Strip([Segment(f" {line}", self.palette.muted)], cells(line) + 1).crop_extend(0, width, None)
+
+    def show_line(self, line: int, margin: int = 0) -> None:
+        """Scroll so that content line `line` is on the screen, with `margin` lines around it where there is room."""
+        room = max(self.size.height - self.HEADING_LINES, 1)
+        margin = min(margin, (room - 1) // 2)
+        top = self.scroll_offset.y
+        goal = min(max(top, line + margin - room + 1), line - margin)
+        self.scroll_to(y=max(goal, 0), animate=False, immediate=True)
+
+    def show_columns(self, start: int, end: int) -> None:
+        """Scroll sideways so that cells start to end are on the screen, the start first."""
+        width = self.size.width
+        left = self.scroll_offset.x
+        goal = min(max(left, end - width), start)
+        self.scroll_to(x=max(goal, 0), animate=False, immediate=True)
+
+    def refresh_content_line(self, line: int) -> None:
+        """Draw one content line again."""
+        y = line + self.HEADING_LINES - self.scroll_offset.y
+        if self.HEADING_LINES <= y < self.size.height:
+            self.refresh(Region(0, y, self.size.width, 1))
+
+    def line_at(self, y: int) -> int | None:
+        """Content line at y of the pane; None on the heading."""
+        return None if y < self.HEADING_LINES else y - self.HEADING_LINES + self.scroll_offset.y
