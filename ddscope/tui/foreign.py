@@ -1,7 +1,7 @@
-"""Foreign text on the screen: tokens, prompts, log lines, host names. What they look like, how wide they are, how they are cut.
+"""Foreign text on the screen (tokens, prompts, log lines, host names): how it looks, how wide it is, how it is cut.
 
 Nothing here parses markup: text goes from `str` to `Content` or `Segment` as it is. What a character looks like is
-`ddscope.session.tokens.visible`; this module adds cell widths, cutting and wrapping for panes that draw lines themselves.
+`ddscope.session.tokens.visible`; this module adds cell widths, cutting and wrapping for panes that draw lines.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _NOT_ASCII = re.compile(r"[^ -~\n]")
 
 
 def safe(text: str) -> str:
-    """Text as it may be drawn: every control visible, no character that attaches to a neighbour or has a disputed width.
+    """Text as it may be drawn: every control visible, no character that attaches to a neighbour. Idempotent.
 
-    Spaces and newlines stay. Variation selectors behind a character are left out: they pick a glyph, and terminals disagree
-    about its width. Idempotent.
+    Spaces and newlines stay. Variation selectors behind a character are left out: they pick a glyph, and terminals
+    disagree about its width.
     """
     if not _NOT_ASCII.search(text):
         return text

@@ -1,4 +1,4 @@
-"""NodeInspector: all that is known of one node, and why it is or is not in the text; below it a small depth curve."""
+"""NodeInspector: all that is known of one node, why it is or is not in the text, and a small depth curve."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from ddscope.tui.widgets.pane import LinePane
 
 
 class NodeInspector(LinePane):
-    """The node under the node cursor. Set `tree` and `node` (one of its nodes)."""
+    """The node under the node cursor. Set `view` and `node` (one of its nodes)."""
 
-    tree: reactive[TreeView | None] = reactive(None)
+    view: reactive[TreeView | None] = reactive(None)
     node: reactive[NodeView | None] = reactive(None)
     entropy: reactive[float | None] = reactive(None)
     """Drafter's entropy in nats at the node's depth (`step.draft.entropy[depth - 1]`); None when unknown."""

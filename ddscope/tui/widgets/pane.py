@@ -64,13 +64,11 @@ class LinePane(ScrollView, can_focus=True, inherit_bindings=False):
     def render_line(self, y: int) -> Strip:
         """One line of the screen."""
         width, height = self.size
-        scroll_x, scroll_y = self.scroll_offset
+        scroll_x = self.scroll_offset.x
         if words := self.empty_text():
             return self._empty_line(words, y, width, height)
-        if y < self.HEADING_LINES:
-            pieces = self.draw_heading(y)
-        else:
-            pieces = self.draw_line(y + scroll_y - self.HEADING_LINES)
+        line = self.line_at(y)
+        pieces = self.draw_heading(y) if line is None else self.draw_line(line)
         strip = Strip(Segment(text, style) for text, style in pieces if text)
         return strip.crop_extend(scroll_x, scroll_x + width, None)
 

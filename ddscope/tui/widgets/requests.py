@@ -1,4 +1,4 @@
-"""RequestList: the requests of the trace: which one the time cursor is in, what was asked, how well it goes, what is wrong."""
+"""RequestList: the requests of the trace: which one the cursor is in, what was asked, how it goes, what is wrong."""
 
 from __future__ import annotations
 

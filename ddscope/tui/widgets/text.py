@@ -12,7 +12,7 @@ from ddscope.tui.widgets.pane import LinePane
 
 
 class GeneratedText(LinePane):
-    """Text of the request up to the time cursor. Tokens of the step at the cursor are highlighted and kept on the screen."""
+    """Text of the request up to the time cursor. Tokens of the step at the cursor stand out and stay on the screen."""
 
     class TokenHovered(Message):
         """The mouse is over text of `step` (record number `record`); both None when it left or the text has no step."""

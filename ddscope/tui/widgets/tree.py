@@ -1,4 +1,4 @@
-"""DraftTree: the draft tree of one step, drawn like a sentence or as an outline. Layout is `tree_layout` and `tree_outline`."""
+"""DraftTree: the draft tree of one step, as a sentence or as an outline. Layout is `tree_layout` and `tree_outline`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ddscope.tui.widgets.pane import LinePane
 class DraftTree(LinePane):
     """The tree of the step under the time cursor.
 
-    Set `tree`; a tree of another record puts `cursor` on the last node of the path. `border_title` and `border_subtitle`
-    are kept by the widget.
+    Set `view`; a tree of another record puts `cursor` on the last node of the path. The widget keeps its own border title
+    and subtitle.
     """
 
     class NodeSelected(Message):
@@ -30,7 +30,7 @@ class DraftTree(LinePane):
             super().__init__()
             self.index = index
 
-    tree: reactive[TreeView | None] = reactive(None)
+    view: reactive[TreeView | None] = reactive(None)
     cursor: reactive[int] = reactive(0)
     outline: reactive[bool] = reactive(False)
     show_probabilities: reactive[bool] = reactive(False)
