@@ -1,0 +1,96 @@
+"""The books of one consumer: which seqs it was given, which are covered by gaps, which it is still owed.
+
+A feed knows no thread and no ring. Where the bytes go is a subclass's `_put`: `sockets.Viewer`, `files.FileFeed`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ddscope_hooks.emit.encoder import Encoder
+from ddscope_hooks.emit.keep import Keep
+
+
+class FeedCounters(NamedTuple):
+    """emitted (of the emitter) = sent + queued + dropped + behind, at every moment.
+
+    sent: records handed to the kernel. queued: records waiting here. dropped: records covered by a gap that was queued or
+    sent. behind: seqs it will be given next, as records or under a gap.
+    """
+
+    name: str
+    sent: int
+    queued: int
+    dropped: int
+    behind: int
+    queued_bytes: int
+
+
+class Feed:
+    """One consumer. `owed` is the next seq that it has not been told about."""
+
+    def __init__(self, name: str, encoder: Encoder, keep: Keep, *, owed: int = 0, reason: str = "joined_late") -> None:
+        self.name = name
+        self.owed = owed
+        self.sent = 0
+        self.queued = 0
+        self.dropped = owed
+        self.dead = False
+        self._encoder = encoder
+        self._keep = keep
+        self._reason = reason
+
+    def offer(self, first: int, last: int, line: bytes, is_gap: bool, t: int, mono: int) -> None:
+        """The next line of the stream: it stands for seqs first … last. Taken, or left to a later gap."""
+        if self.dead or not self._accepts(len(line)):
+            return
+        if self.owed < first:
+            self._catch_up(first - 1, t, mono)
+        if self._put(line, 0 if is_gap else 1):
+            self.owed = last + 1
+            if is_gap:
+                self.dropped += last + 1 - first
+
+    def settle(self, emitted: int, t: int, mono: int) -> None:
+        """Tell what is missing as soon as there is room, not only with the next record."""
+        if not self.dead and self.owed < emitted and self._accepts(0):
+            self._catch_up(emitted - 1, t, mono)
+
+    def counters(self, emitted: int) -> FeedCounters:
+        return FeedCounters(self.name, self.sent, self.queued, self.dropped, emitted - self.owed, self.queued_bytes)
+
+    @property
+    def queued_bytes(self) -> int:
+        return 0
+
+    def flush(self) -> bool:
+        """Hand queued bytes on without waiting. True when nothing is left."""
+        return True
+
+    def close(self) -> None:
+        self.dead = True
+
+    def _accepts(self, size: int) -> bool:
+        raise NotImplementedError
+
+    def _put(self, line: bytes, records: int) -> bool:
+        raise NotImplementedError
+
+    def _catch_up(self, last: int, t: int, mono: int) -> None:
+        """Cover owed … last: the kept lines among them, and gaps for the rest."""
+        for seq, line in self._keep.between(self.owed, last):
+            if not (self._gap_to(seq - 1, t, mono) and self._put(line, 1)):
+                return
+            self.owed = seq + 1
+        if self._gap_to(last, t, mono):
+            self._reason = "ring_full"
+
+    def _gap_to(self, last: int, t: int, mono: int) -> bool:
+        count = last + 1 - self.owed
+        if count <= 0:
+            return True
+        if not self._put(self._encoder.gap(last, t, mono, count, self._reason), 0):
+            return False
+        self.dropped += count
+        self.owed = last + 1
+        return True
