@@ -1,0 +1,9 @@
+"""Live sources of records: an engine's socket, a log file, a journal. Each hands batches of whole lines to its sink.
+
+A source writes nothing itself and knows no store and no screen.
+"""
+
+from ddscope.sources.engine_socket import SocketCounters, SocketSource
+from ddscope.sources.errors import SourceError
+
+__all__ = ["SocketCounters", "SocketSource", "SourceError"]

@@ -1,0 +1,177 @@
+"""The viewer's side of an engine's unix socket: connects, reconnects, reads lines, sends commands. One thread.
+
+What the lines mean is `intake`'s business; where they go is the sink's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import stat
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from ddscope.sources.errors import SourceError
+from ddscope.sources.intake import Intake
+
+READ = 1 << 20
+BACKOFF_S = (0.05, 2.0)
+SEND_TIMEOUT_S = 2.0
+MAX_PENDING = 1000
+State = Literal["connecting", "connected", "lost"]
+
+
+class SocketCounters(NamedTuple):
+    """bytes: read from the socket. received, dropped, repeated, malformed: see `Intake`. connections: how often connected."""
+
+    bytes: int
+    received: int
+    dropped: int
+    repeated: int
+    malformed: int
+    connections: int
+
+
+class SocketSource:
+    """Records of one engine. `state` is connecting (never connected yet), connected or lost; `reason` says why, in a sentence.
+
+    path: the engine's socket. sink: gets batches of whole encoded lines, on this source's thread. uid: whose engine is
+    trusted; by default this user's (and root's).
+    """
+
+    def __init__(self, path: str | os.PathLike[str], sink: Callable[[bytes], object], *, uid: int | None = None) -> None:
+        self.path = Path(path)
+        self.state: State = "connecting"
+        self.reason = f"waiting for {self.path}"
+        self._sink = sink
+        self._uids = {0, os.geteuid() if uid is None else uid}
+        self._intake = Intake()
+        self._bytes = 0
+        self._connections = 0
+        self._sock: socket.socket | None = None
+        self._sending = threading.Lock()
+        self._pending: deque[bytes] = deque()
+        self._stop_r, self._stop_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def counters(self) -> SocketCounters:
+        """What came so far."""
+        i = self._intake
+        return SocketCounters(self._bytes, i.received, i.dropped, i.repeated, i.malformed, self._connections)
+
+    def start(self) -> None:
+        """Connect, and keep connected, in the background."""
+        self._thread = threading.Thread(target=self._run, name=f"source {self.path.name}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Disconnect and end the thread. What the sink got last is all it gets."""
+        self._stopped.set()
+        with contextlib.suppress(OSError):
+            os.write(self._stop_w, b"s")
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        for fd in (self._stop_r, self._stop_w):
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        self._stop_r = self._stop_w = -1
+
+    def send(self, command: str, args: dict[str, Any], by: str = "viewer") -> None:
+        """Give the engine a command. Before the first connection it waits for it; raises SourceError when the engine is lost."""
+        line = msgspec.json.encode({"type": "control", "command": command, "args": args, "by": by}) + b"\n"
+        with self._sending:
+            if self._sock is not None:
+                self._send(self._sock, line)
+            elif self.state == "connecting" and len(self._pending) < MAX_PENDING and not self._stopped.is_set():
+                self._pending.append(line)
+            else:
+                raise SourceError(f"`{command}` was not sent: the engine at {self.path} is not connected ({self.reason})")
+
+    def _send(self, sock: socket.socket, data: bytes) -> None:
+        try:
+            sock.sendall(data)
+        except OSError as e:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)  # half a line may be out; the reading side reconnects
+            raise SourceError(f"the engine at {self.path} took no command: {e.strerror or e}") from None
+
+    def _run(self) -> None:
+        wait = BACKOFF_S[0]
+        while not self._stopped.is_set():
+            try:
+                sock = self._connect()
+            except (OSError, SourceError) as e:
+                self.reason = str(e) if isinstance(e, SourceError) else f"{self.path}: {e.strerror or e}"
+                self._stopped.wait(wait)
+                wait = min(wait * 2, BACKOFF_S[1])
+                continue
+            wait = BACKOFF_S[0]
+            try:
+                self._serve(sock)
+            except OSError as e:
+                self._lost(f"the connection to {self.path} broke: {e.strerror or e}")
+            except Exception as e:  # the sink could not take it: nothing can be done here but say so and stop reading
+                self._lost(f"records of {self.path} cannot be kept: {e}")
+                return
+            finally:
+                with self._sending:
+                    self._sock = None
+                sock.close()
+
+    def _connect(self) -> socket.socket:
+        info = os.lstat(self.path)
+        if not stat.S_ISSOCK(info.st_mode):
+            raise SourceError(f"{self.path} is not a socket")
+        if info.st_uid not in self._uids:
+            raise SourceError(f"{self.path} belongs to user id {info.st_uid}: not followed")
+        sock = socket.socket(socket.AF_UNIX)
+        try:
+            sock.settimeout(SEND_TIMEOUT_S)
+            sock.connect(os.fspath(self.path))
+            uid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))[1]
+            if uid not in self._uids:
+                raise SourceError(f"the process that listens on {self.path} belongs to user id {uid}: not followed")
+            sock.sendall(msgspec.json.encode(self._intake.hello()) + b"\n")
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    def _serve(self, sock: socket.socket) -> None:
+        with self._sending:
+            self._sock = sock
+            self.state, self.reason = "connected", ""
+            while self._pending:
+                self._send(sock, self._pending.popleft())
+        self._connections += 1
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        poll.register(self._stop_r, select.POLLIN)
+        rest = b""
+        while not self._stopped.is_set():
+            poll.poll()
+            try:
+                data = sock.recv(READ, socket.MSG_DONTWAIT)
+            except (BlockingIOError, InterruptedError):
+                continue
+            if not data:
+                self._lost(f"the engine at {self.path} closed the connection")
+                return
+            self._bytes += len(data)
+            *lines, rest = (rest + data).split(b"\n")
+            batch = self._intake.take(lines)
+            if batch:
+                self._sink(batch)
+
+    def _lost(self, reason: str) -> None:
+        self.state, self.reason = "lost", reason
