@@ -1,0 +1,189 @@
+"""TitleBar: what is looked at, whether it moves, how it goes; the one line that is always there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rich.style import Style
+from textual import events
+from textual.message import Message
+from textual.reactive import reactive
+from textual.strip import Strip
+from textual.widget import Widget
+
+from ddscope.tui.fitting import Part, fit
+from ddscope.tui.foreign import cells, cut, safe
+from ddscope.tui.theme import Palette
+from ddscope.tui.widgets.lines import strip_of
+from ddscope.tui.widgets.pane import Piece
+
+Motion = Literal["live", "paused", "playing", "end", "waiting"]
+
+
+@dataclass(frozen=True)
+class TitleView:
+    """What the title says. None and "": not known, left out."""
+
+    source: str = ""
+    model: str = ""
+    algorithm: str = ""
+    budget: int | None = None
+    hardware: str = ""
+    motion: Motion = "waiting"
+    pending: int = 0
+    speed: float | None = None
+    engine: str = ""  # running, paused, break, idle; "" where there is no engine to steer
+    reason: str = ""  # why a breakpoint stopped it
+    fault: str = ""
+    tau: float | None = None
+    rate: float | None = None
+    dropped: int | None = None
+    lost: bool = False  # something is missing and nobody knows how much
+    step: int | None = None
+    steps: int | None = None
+    clock: str = ""
+    indexed: float | None = None  # share of the file; None when it is all there
+    connection: str = ""
+
+
+class TitleBar(Widget):
+    """Draws a TitleView in one line of any width. A click on the state holds the view or lets it run."""
+
+    DEFAULT_CSS = "TitleBar { height: 1; background: $panel; }"
+
+    class Pressed(Message):
+        """A part that stands for an action was clicked."""
+
+        def __init__(self, action: str) -> None:
+            super().__init__()
+            self.action = action
+
+    view: reactive[TitleView] = reactive(TitleView())
+
+    def render_line(self, y: int) -> Strip:
+        """The whole title."""
+        return strip_of(self._spans(self.size.width), self.size.width, Style())
+
+    def _spans(self, width: int) -> list[Piece]:
+        return [piece for piece, _ in self._placed(width)]
+
+    def _placed(self, width: int) -> list[tuple[Piece, str]]:
+        """Pieces with the action of each, spread so that the right part stands at the right edge."""
+        palette = Palette.of(self.app)
+        parts = title_parts(self.view, palette)
+        forms = fit(parts, width)
+        used = sum(part.size(form) for part, form in zip(parts, forms, strict=True))
+        placed: list[tuple[Piece, str]] = []
+        spread = False
+        for part, form in zip(parts, forms, strict=True):
+            pieces = part.forms[form]
+            if not any(text for text, _ in pieces):
+                continue
+            gap = part.gap
+            if part.right and not spread:
+                gap += max(width - used, 0)
+                spread = True
+            placed.append(((" " * gap, Style()), ""))
+            placed += [(piece, part.action) for piece in pieces]
+        return placed
+
+    def on_click(self, event: events.Click) -> None:
+        """Do what the part under the mouse stands for."""
+        x = 0
+        for (text, _), action in self._placed(self.size.width):
+            x += cells(text)
+            if event.x < x:
+                if action:
+                    self.post_message(self.Pressed(action))
+                return
+
+
+def title_parts(view: TitleView, palette: Palette) -> list[Part]:
+    """The parts of a title in their order; weights say what survives a narrow screen."""
+    algorithm = " ".join(filter(None, [view.algorithm, f"budget {view.budget}" if view.budget is not None else ""]))
+    short = " ".join(filter(None, [view.algorithm, f"b={view.budget}" if view.budget is not None else ""]))
+    parts = [
+        Part((((" ddscope ", palette.badge),), ((" dd ", palette.badge),)), 90, gap=0),
+        Part(_foreign(view.source, palette.muted, 28), 10, gap=2),
+        Part(_foreign(view.model, palette.muted, 44), 20, gap=2),
+        Part((((safe(algorithm), palette.strong),), ((safe(short), palette.strong),), ()), 60, gap=2),
+        Part(_foreign(view.hardware, palette.muted, 24), 12, gap=2),
+        _motion_part(view, palette),
+    ]
+    if view.engine in ("paused", "break"):
+        parts.append(_engine_part(view, palette))
+    if view.fault:
+        parts.append(
+            Part(
+                (((f" fault {safe(view.fault)} ", palette.badge_warn),), ((" fault ", palette.badge_warn),)), 75, gap=2
+            )
+        )
+    if view.connection:
+        parts.append(Part((((safe(view.connection), palette.bad),),), 74, gap=2))
+    if view.indexed is not None:
+        parts.append(_index_part(view.indexed, palette))
+    if view.tau is not None:
+        parts.append(Part(((("τ ", palette.muted), (f"{view.tau:.2f}", palette.strong)), ()), 70))
+    if view.rate is not None:
+        parts.append(Part((((f"{view.rate:.1f}", palette.strong), (" tok/s", palette.muted)), ()), 40))
+    if view.dropped is not None:
+        parts.append(_dropped_part(view, palette))
+    if view.step is not None:
+        of = f"/{view.steps:,}" if view.steps is not None else ""
+        whole = (("step ", palette.muted), (f"{view.step:,}{of}", palette.text))
+        parts.append(Part((whole, (("s ", palette.muted), (f"{view.step:,}{of}", palette.text))), 65, right=True))
+    if view.clock:
+        seconds = view.clock.split(".", 1)[0]
+        parts.append(
+            Part((((view.clock + " ", palette.muted),), ((seconds + " ", palette.muted),), ()), 30, gap=2, right=True)
+        )
+    return parts
+
+
+def _foreign(text: str, ink: Style, width: int) -> tuple[tuple[Piece, ...], ...]:
+    """Forms of a name that somebody else chose: whole up to a width, half, nothing."""
+    text = safe(text.replace("\n", " "))
+    return ((cut(text, width), ink),), ((cut(text, width // 2), ink),), ()
+
+
+def _motion_part(view: TitleView, palette: Palette) -> Part:
+    ahead = f" +{view.pending:,}" if view.pending else ""
+    speed = f" ×{view.speed:g}" if view.speed is not None else ""
+    words: dict[str, tuple[str, Style]] = {
+        "live": ("● LIVE", palette.accepted),
+        "paused": (f"❚❚ PAUSED{ahead}", palette.bonus),
+        "playing": (f"▶ PLAY{speed}", palette.accepted),
+        "end": ("■ END", palette.root),
+        "waiting": ("○ WAITING", palette.muted),
+    }
+    text, ink = words[view.motion]
+    return Part((((text, ink),),), 95, action="hold")
+
+
+def _engine_part(view: TitleView, palette: Palette) -> Part:
+    if view.engine == "break":
+        reason = safe(view.reason.replace("\n", " "))
+        texts = [f" ■ BREAK {cut(reason, width)} " for width in (44, 18) if reason] + [" ■ BREAK "]
+        return Part(tuple(((text, palette.badge_bad),) for text in texts), 85, gap=2, action="continue")
+    texts = [" ■ engine paused ", " ■ engine "]
+    return Part(tuple(((text, palette.badge_warn),) for text in texts), 80, gap=2, action="engine_pause")
+
+
+def _index_part(share: float, palette: Palette) -> Part:
+    cells_done = round(min(max(share, 0.0), 1.0) * 10)
+    bar = "━" * cells_done
+    rest = "─" * (10 - cells_done)
+    percent = (f" {share:.0%}", palette.text)
+    whole = (("indexing ", palette.muted), (bar, palette.info), (rest, palette.border), percent)
+    return Part(
+        (whole, ((bar, palette.info), (rest, palette.border), percent), (("index", palette.muted), percent)), 72
+    )
+
+
+def _dropped_part(view: TitleView, palette: Palette) -> Part:
+    dropped = view.dropped or 0
+    if dropped or view.lost:
+        count = f"{dropped:,}" + ("+?" if view.lost else "")
+        return Part(((("dropped ", palette.bad), (count, palette.bad)),), 78)
+    return Part(((("dropped ", palette.muted), ("0", palette.text)), ()), 25)
