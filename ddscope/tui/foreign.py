@@ -37,6 +37,11 @@ def token(text: str) -> str:
     return safe(text).replace(" ", SPACE).replace("\n", NEWLINE)
 
 
+def line(text: str) -> str:
+    """`safe` on one line: newlines as ⏎, spaces as they are."""
+    return safe(text).replace("\n", NEWLINE)
+
+
 def _tame_marks(text: str) -> str:
     """Give a leading combining mark a base, drop selectors, count marks beyond MARKS_SHOWN instead of stacking them."""
     if text.isascii():

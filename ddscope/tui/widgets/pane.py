@@ -48,7 +48,7 @@ class LinePane(ScrollView, can_focus=True, inherit_bindings=False):
         return self.empty_reason
 
     def draw_heading(self, y: int) -> Iterable[Piece]:
-        """Pinned line y."""
+        """Pinned line y, as it is on the screen: it does not scroll sideways by itself."""
         return ()
 
     def draw_line(self, y: int) -> Iterable[Piece]:
@@ -64,25 +64,31 @@ class LinePane(ScrollView, can_focus=True, inherit_bindings=False):
     def render_line(self, y: int) -> Strip:
         """One line of the screen."""
         width, height = self.size
-        scroll_x = self.scroll_offset.x
         if words := self.empty_text():
             return self._empty_line(words, y, width, height)
         line = self.line_at(y)
         pieces = self.draw_heading(y) if line is None else self.draw_line(line)
         strip = Strip(Segment(text, style) for text, style in pieces if text)
-        return strip.crop_extend(scroll_x, scroll_x + width, None)
+        left = 0 if line is None else self.scroll_offset.x
+        return self.finish(strip.crop_extend(left, left + width, None))
 
     def _empty_line(self, words: str, y: int, width: int, height: int) -> Strip:
         lines = wrap(safe(words), max(width - 2, 8))
         top = max((height - len(lines)) // 3, 0)
         if not top <= y < top + len(lines):
-            return Strip.blank(width)
+            return self.finish(Strip.blank(width))
         line = lines[y - top]
-        return Strip([Segment(f" {line}", self.palette.muted)], cells(line) + 1).crop_extend(0, width, None)
+        return self.finish(
+            Strip([Segment(f" {line}", self.palette.muted)], cells(line) + 1).crop_extend(0, width, None)
+        )
 
-    def show_line(self, line: int, margin: int = 0) -> None:
-        """Scroll so that content line `line` is on the screen, with `margin` lines around it where there is room."""
-        room = max(self.size.height - self.HEADING_LINES, 1)
+    def finish(self, strip: Strip) -> Strip:
+        """Lay the pane's own colours under a strip."""
+        return strip.apply_style(self.rich_style)
+
+    def show_line(self, line: int, margin: int = 0, foot: int = 0) -> None:
+        """Scroll so that content line `line` is on the screen with `margin` lines around it, above `foot` lines."""
+        room = max(self.size.height - self.HEADING_LINES - foot, 1)
         margin = min(margin, (room - 1) // 2)
         top = self.scroll_offset.y
         goal = min(max(top, line + margin - room + 1), line - margin)

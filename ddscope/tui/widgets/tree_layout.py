@@ -1,0 +1,266 @@
+"""Where everything of a draft tree goes on the screen when it is drawn like a sentence. Pure: no widget, no style.
+
+Columns are depths. A node's first child stays on its row, other children hang below, so a tree takes as many rows as it
+has leaves. The accepted path and the bonus fill the first row: it reads as the text that the step emits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from ddscope.session.views import TreeView
+from ddscope.tui import foreign
+from ddscope.tui.widgets.tree_fold import BONUS, Shown
+
+GAP = 4  # cells between two columns: a dash, the branch, a dash, a space
+NARROWEST = 3  # a column never gets narrower, so that short tokens do not make the picture jump
+WIDEST = (32, 22, 16, 12)  # cells of a token; the first of these with which the tree fits is taken, else the last
+LEAF_WIDEST = 40  # nothing follows a leaf on its row
+SLACK = 6  # cells by which a column may be wider than needed before it shrinks, again against jumping
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """One thing on the screen that can be pointed at: a node, the bonus (key BONUS), or a fold (key ~parent)."""
+
+    key: int
+    parent: int | None
+    row: int
+    x: int
+    depth: int
+    text: str
+    alarm: str = ""  # behind the text, loud: what the target was given for this node is wrong
+    note: str = ""  # behind that, quiet
+
+    @property
+    def end(self) -> int:
+        """First cell behind the text and what belongs to it."""
+        return self.x + foreign.cells(self.text) + len(self.alarm) + foreign.cells(self.note)
+
+    @property
+    def is_fold(self) -> bool:
+        """True for a fold."""
+        return self.key < 0
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """A piece of a connecting line. `child`: the key it leads to; None when it only passes by, on the way down."""
+
+    x: int
+    text: str
+    parent: int
+    child: int | None
+
+
+@dataclass(frozen=True)
+class TreeLayout:
+    """A drawing: rows of spots from left to right, and the lines between them, made row by row when asked for."""
+
+    rows: tuple[tuple[Spot, ...], ...]
+    columns: tuple[int, ...]  # x of each depth; empty in an outline
+    widths: tuple[int, ...]
+    shown: Shown
+    branch: dict[int, int]  # parent → x of its vertical line
+    heavy: frozenset[int]  # keys that the heavy line of the path leads to
+    spots: dict[int, Spot] = field(init=False)
+    width: int = field(init=False)
+    _last_row: dict[int, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        spots = {spot.key: spot for row in self.rows for spot in row}
+        last = {parent: spots[keys[-1]].row for parent, keys in self.shown.entries.items()}
+        object.__setattr__(self, "spots", spots)
+        object.__setattr__(self, "width", max((row[-1].end for row in self.rows), default=0))
+        object.__setattr__(self, "_last_row", last)
+
+    def passes(self, parent: int, row: int) -> bool:
+        """Whether the vertical line of `parent` goes on below `row`."""
+        return self._last_row.get(parent, -1) > row
+
+    def wires(self, row: int) -> list[Wire]:
+        """Lines of one row, from left to right."""
+        spots = self.rows[row]
+        wires = self._left_of(spots[0])
+        for spot, after in pairwise(spots):
+            wires += self._between(spot, after)
+        return wires
+
+    def _left_of(self, spot: Spot) -> list[Wire]:
+        parent = spot.parent
+        if parent is None:
+            return [Wire(spot.x - 2, "? ", 0, spot.key)] if spot.x >= 2 else []
+        corner = "├" if self.passes(parent, spot.row) else "└"
+        wires = [Wire(self.branch[parent], corner, parent, None if corner == "├" else spot.key)]
+        wires.append(Wire(self.branch[parent] + 1, "─ ", parent, spot.key))
+        while (above := self.spots[parent].parent) is not None:
+            if self.passes(above, spot.row):
+                wires.insert(0, Wire(self.branch[above], "│", above, None))
+            parent = above
+        return wires
+
+    def _between(self, spot: Spot, after: Spot) -> list[Wire]:
+        heavy = after.key in self.heavy
+        dash, fork = ("━", "┯") if heavy else ("─", "┬")
+        at = self.branch[spot.key]
+        joint = fork if self.passes(spot.key, spot.row) else dash
+        arrow = "◆ " if after.key == BONUS else dash + " "
+        return [
+            Wire(spot.end, dash * (at - spot.end), spot.key, after.key),
+            Wire(at, joint, spot.key, after.key),
+            Wire(at + 1, arrow, spot.key, after.key),
+        ]
+
+    def spot_at(self, row: int, x: int) -> Spot | None:
+        """What is drawn at a cell; None for lines and empty space."""
+        if not 0 <= row < len(self.rows):
+            return None
+        return next((spot for spot in self.rows[row] if spot.x <= x < spot.end), None)
+
+    # moving ---------------------------------------------------------------------------------------------------
+
+    def parent_of(self, key: int) -> int | None:
+        """One step towards the root."""
+        spot = self.spots.get(key)
+        return spot.parent if spot is not None else 0
+
+    def child_of(self, key: int) -> int | None:
+        """The first child or fold of a node."""
+        return next((child for child in self.shown.entries.get(key, ()) if child != BONUS), None)
+
+    def vertical(self, key: int, direction: int) -> int | None:
+        """The nearest node or fold of the same depth below (+1) or above (−1); else the nearest row's closest."""
+        here = self.spots.get(key)
+        if here is None:
+            return 0
+        fallback: int | None = None
+        row = here.row + direction
+        while 0 <= row < len(self.rows):
+            stops = [spot for spot in self.rows[row] if spot.key != BONUS]
+            if stops:
+                near = min(stops, key=lambda spot: abs(spot.depth - here.depth))
+                if near.depth == here.depth or not self.columns:
+                    return near.key
+                fallback = near.key if fallback is None else fallback
+            row += direction
+        return fallback
+
+
+def probability(p: float | None) -> str:
+    """A probability in three cells: .53, 1.0, <.01; ? when unknown."""
+    if p is None:
+        return "  ?"
+    if p >= 0.995:
+        return "1.0"
+    return f"{p:.2f}"[1:] if p >= 0.005 else "<1%"
+
+
+def alarm(view: TreeView, key: int) -> str:
+    """ "!" behind a node whose position or mask is wrong, empty otherwise."""
+    wrong = 0 <= key < BONUS and (view.nodes[key].position_ok is False or view.nodes[key].mask_ok is False)
+    return " !" if wrong else ""
+
+
+def fold_text(count: int) -> str:
+    """What a fold says."""
+    return f"⋯ {count:,} node{'s' if count != 1 else ''}"
+
+
+def heavy_keys(view: TreeView) -> frozenset[int]:
+    """What the heavy line leads to: the path and the bonus."""
+    return frozenset((*view.path, BONUS) if view.path_known else ())
+
+
+def sentence(
+    view: TreeView,
+    shown: Shown,
+    *,
+    probabilities: bool = False,
+    room: int = 0,
+    previous: Sequence[int] = (),
+) -> TreeLayout:
+    """Lay a tree out like a sentence.
+
+    room: cells there are, 0 when unlimited; wide tokens are elided in the middle before the tree gets wider.
+    previous: column widths of the drawing before, kept where they nearly fit.
+    """
+    labels = _labels(view, shown, probabilities)
+    columns: list[int] = []
+    widths: list[int] = []
+    widest = WIDEST[0]
+    for widest in WIDEST:
+        widths = _widths(view, shown, labels, widest)
+        columns = _columns(widths)
+        if not room or columns[-1] + widths[-1] <= room:
+            break
+    kept = _settle(previous, widths)
+    if not room or _columns(kept)[-1] + kept[-1] <= max(room, columns[-1] + widths[-1]):
+        widths, columns = kept, _columns(kept)
+    rows = _rows(view, shown, labels, columns, widest)
+    branch = {key: columns[_depth(view, key) + 1] - GAP + 1 for key in shown.entries}
+    return TreeLayout(rows, tuple(columns), tuple(widths), shown, branch, heavy_keys(view))
+
+
+def _labels(view: TreeView, shown: Shown, probabilities: bool) -> dict[int, tuple[str, str]]:
+    """Text and note of every key."""
+    labels: dict[int, tuple[str, str]] = {}
+    for index in shown.nodes:
+        node = view.nodes[index]
+        labels[index] = foreign.token(node.text), f" {probability(node.p)}" if probabilities and index else ""
+    for parent, count in shown.hidden.items():
+        p = shown.likeliest[parent]
+        labels[~parent] = fold_text(count), f" ≤ {probability(p)}" if probabilities and p is not None else ""
+    if view.bonus is not None:
+        labels[BONUS] = foreign.token(view.bonus.text), f" {probability(view.bonus.p)}" if probabilities else ""
+    return labels
+
+
+def _depth(view: TreeView, key: int) -> int:
+    if key == BONUS:
+        return view.bonus.depth if view.bonus is not None else 0
+    return view.nodes[key].depth if key >= 0 else view.nodes[~key].depth + 1
+
+
+def _widths(view: TreeView, shown: Shown, labels: dict[int, tuple[str, str]], widest: int) -> list[int]:
+    """Cells of each column, for what is followed by something on its row; leaves may reach over."""
+    deepest = max((_depth(view, key) for key in labels), default=0)
+    widths = [NARROWEST] * (deepest + 1)
+    for key in shown.entries:
+        text, note = labels[key]
+        depth = _depth(view, key)
+        widths[depth] = max(widths[depth], min(foreign.cells(text), widest) + len(alarm(view, key)) + len(note))
+    return widths
+
+
+def _columns(widths: Sequence[int]) -> list[int]:
+    columns = [0]
+    for width in widths[:-1]:
+        columns.append(columns[-1] + width + GAP)
+    return columns
+
+
+def _settle(previous: Sequence[int], needed: Sequence[int]) -> list[int]:
+    """Needed widths, but those of before where they are enough and not much more."""
+    before = [*previous, *needed[len(previous) :]]
+    return [old if new <= old <= new + SLACK else new for old, new in zip(before, needed, strict=False)]
+
+
+def _rows(
+    view: TreeView, shown: Shown, labels: dict[int, tuple[str, str]], columns: Sequence[int], widest: int
+) -> tuple[tuple[Spot, ...], ...]:
+    rows: list[list[Spot]] = []
+    stack: list[tuple[int, int | None, int]] = [(root, None, -1) for root in reversed(shown.roots)]
+    while stack:
+        key, parent, row = stack.pop()
+        if row < 0:
+            row = len(rows)
+            rows.append([])
+        text, note = labels[key]
+        depth = _depth(view, key)
+        entries = shown.entries.get(key, ())
+        text = foreign.elide(text, widest if entries else LEAF_WIDEST)
+        rows[row].append(Spot(key, parent, row, columns[depth], depth, text, alarm(view, key), note))
+        stack += [(entry, key, row if place == 0 else -1) for place, entry in reversed(list(enumerate(entries)))]
+    return tuple(tuple(row) for row in rows)
