@@ -30,7 +30,7 @@ State = Literal["connecting", "connected", "lost"]
 
 
 class SocketCounters(NamedTuple):
-    """bytes: read from the socket. received, dropped, repeated, malformed: see `Intake`. connections: how often connected."""
+    """bytes: read from the socket. received, dropped, repeated, malformed: see `Intake`. connections: made so far."""
 
     bytes: int
     received: int
@@ -41,16 +41,18 @@ class SocketCounters(NamedTuple):
 
 
 class SocketSource:
-    """Records of one engine. `state` is connecting (never connected yet), connected or lost; `reason` says why, in a sentence.
+    """Records of one engine. `state`: connecting (not connected yet), connected or lost; `reason`: why, in a sentence.
 
     path: the engine's socket. sink: gets batches of whole encoded lines, on this source's thread. uid: whose engine is
     trusted; by default this user's (and root's).
     """
 
-    def __init__(self, path: str | os.PathLike[str], sink: Callable[[bytes], object], *, uid: int | None = None) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], sink: Callable[[bytes], object], *, uid: int | None = None
+    ) -> None:
         self.path = Path(path)
         self.state: State = "connecting"
-        self.reason = f"waiting for {self.path}"
+        self.reason = f"Waiting for {self.path}."
         self._sink = sink
         self._uids = {0, os.geteuid() if uid is None else uid}
         self._intake = Intake()
@@ -87,7 +89,7 @@ class SocketSource:
         self._stop_r = self._stop_w = -1
 
     def send(self, command: str, args: dict[str, Any], by: str = "viewer") -> None:
-        """Give the engine a command. Before the first connection it waits for it; raises SourceError when the engine is lost."""
+        """Give the engine a command, at the latest when it is first connected. Raises SourceError when it is lost."""
         line = msgspec.json.encode({"type": "control", "command": command, "args": args, "by": by}) + b"\n"
         with self._sending:
             if self._sock is not None:
@@ -95,7 +97,7 @@ class SocketSource:
             elif self.state == "connecting" and len(self._pending) < MAX_PENDING and not self._stopped.is_set():
                 self._pending.append(line)
             else:
-                raise SourceError(f"`{command}` was not sent: the engine at {self.path} is not connected ({self.reason})")
+                raise SourceError(f"`{command}` was not sent: the engine is not connected. {self.reason}")
 
     def _send(self, sock: socket.socket, data: bytes) -> None:
         try:
@@ -103,7 +105,7 @@ class SocketSource:
         except OSError as e:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)  # half a line may be out; the reading side reconnects
-            raise SourceError(f"the engine at {self.path} took no command: {e.strerror or e}") from None
+            raise SourceError(f"The engine at {self.path} took no command: {e.strerror or e}.") from None
 
     def _run(self) -> None:
         wait = BACKOFF_S[0]
@@ -111,7 +113,7 @@ class SocketSource:
             try:
                 sock = self._connect()
             except (OSError, SourceError) as e:
-                self.reason = str(e) if isinstance(e, SourceError) else f"{self.path}: {e.strerror or e}"
+                self.reason = str(e) if isinstance(e, SourceError) else f"No engine at {self.path}: {e.strerror or e}."
                 self._stopped.wait(wait)
                 wait = min(wait * 2, BACKOFF_S[1])
                 continue
@@ -119,9 +121,9 @@ class SocketSource:
             try:
                 self._serve(sock)
             except OSError as e:
-                self._lost(f"the connection to {self.path} broke: {e.strerror or e}")
+                self._lost(f"The connection to {self.path} broke: {e.strerror or e}.")
             except Exception as e:  # the sink could not take it: nothing can be done here but say so and stop reading
-                self._lost(f"records of {self.path} cannot be kept: {e}")
+                self._lost(f"Records of {self.path} cannot be kept: {e}")
                 return
             finally:
                 with self._sending:
@@ -131,16 +133,16 @@ class SocketSource:
     def _connect(self) -> socket.socket:
         info = os.lstat(self.path)
         if not stat.S_ISSOCK(info.st_mode):
-            raise SourceError(f"{self.path} is not a socket")
+            raise SourceError(f"{self.path} is not a socket.")
         if info.st_uid not in self._uids:
-            raise SourceError(f"{self.path} belongs to user id {info.st_uid}: not followed")
+            raise SourceError(f"{self.path} belongs to user id {info.st_uid}: not followed.")
         sock = socket.socket(socket.AF_UNIX)
         try:
             sock.settimeout(SEND_TIMEOUT_S)
             sock.connect(os.fspath(self.path))
             uid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))[1]
             if uid not in self._uids:
-                raise SourceError(f"the process that listens on {self.path} belongs to user id {uid}: not followed")
+                raise SourceError(f"The process that listens on {self.path} belongs to user id {uid}: not followed.")
             sock.sendall(msgspec.json.encode(self._intake.hello()) + b"\n")
         except BaseException:
             sock.close()
@@ -165,7 +167,7 @@ class SocketSource:
             except (BlockingIOError, InterruptedError):
                 continue
             if not data:
-                self._lost(f"the engine at {self.path} closed the connection")
+                self._lost(f"The engine at {self.path} closed the connection.")
                 return
             self._bytes += len(data)
             *lines, rest = (rest + data).split(b"\n")

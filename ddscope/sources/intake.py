@@ -1,7 +1,7 @@
 """What an engine's socket says, made into lines that can be appended to a trace: every seq once, or covered by a gap.
 
-Pure: bytes in, bytes out. After a reconnect an engine repeats what a newcomer needs; what is here already is left out. A
-new engine behind the same path begins again at seq 0 with another header, so its records get a source of their own:
+Pure: bytes in, bytes out. After a reconnect an engine repeats what a newcomer needs; what is here already is left out.
+A new engine behind the same path begins again at seq 0 with another header, so its records get a source of their own:
 `engine/0#2`, then `engine/0#3`.
 """
 
@@ -17,10 +17,15 @@ from ddscope.model import Gap
 from ddscope.trace import encode
 
 # How the emitter begins every line. Another spelling of the same JSON is understood too, only slower.
-_HEAD = re.compile(rb'\{"type":"([\w.\-]+)","src":"([^"\\]*)","seq":(\d{1,16}),"t":(\d{1,16}),"mono":(\d{1,16})[,}]')
+_HEAD = re.compile(
+    rb'\{"type":"([\w./-]{1,64})","src":"([^"\\\x00-\x1f\x80-\xff]{1,256})","seq":(0|[1-9]\d{0,14}),'
+    rb'"t":(\d{1,15}|[1-8]\d{15}),"mono":(\d{1,15}|[1-8]\d{15})[,}]'
+)
 
 
 class _Common(msgspec.Struct):
+    """What every record has."""
+
     type: str
     src: str
     seq: int
@@ -33,9 +38,9 @@ _GAP = msgspec.json.Decoder(Gap)
 
 
 class _Life:
-    """One engine behind a source id: from a header to the next different one."""
+    """One engine behind a source id, from its header to the next different one. `next`: the seq that is due."""
 
-    def __init__(self, name: str, header: bytes) -> None:
+    def __init__(self, name: str, header: bytes | None) -> None:
         self.name = name
         self.header = header
         self.next = 0
@@ -44,8 +49,8 @@ class _Life:
 class Intake:
     """State of one socket's stream over all its connections.
 
-    received, dropped: records handed on, and records covered by gaps handed on. repeated: lines left out because they are
-    here already. malformed: lines that are no records; they are left out, and a gap says so when the next record comes.
+    received, dropped: records handed on, and records covered by gaps handed on. repeated: lines left out because they
+    are here already. malformed: lines that are no records; they are left out, and a gap covers them with the next one.
     """
 
     def __init__(self) -> None:
@@ -56,74 +61,79 @@ class Intake:
         self._lives: dict[str, list[_Life]] = {}
 
     def hello(self) -> dict[str, Any]:
-        """What to tell the engine on connecting, so that it goes on where we are: the header's hash and the last seq."""
+        """What to tell the engine on connecting, so that it goes on where we are: the header's hash, the last seq."""
         lives = [past[-1] for past in self._lives.values()]
-        if len(lives) != 1:
+        if len(lives) != 1 or lives[0].header is None:
             return {"type": "hello", "header": None, "seq": -1}
         return {"type": "hello", "header": hashlib.sha256(lives[0].header).hexdigest(), "seq": lives[0].next - 1}
 
     def take(self, lines: list[bytes]) -> bytes:
-        """Lines as they came, each without its newline, to lines for the sink."""
+        """Lines as they came, each without its newline, to whole lines for the sink."""
         out: list[bytes] = []
         for line in lines:
-            self._line(line, out)
+            record = self._common(line)
+            if record is None:
+                self.malformed += 1
+            else:
+                self._take(line, record, out)
         return b"\n".join((*out, b"")) if out else b""
 
-    def _line(self, line: bytes, out: list[bytes]) -> None:
+    def _common(self, line: bytes) -> _Common | None:
         head = _HEAD.match(line)
         if head is not None and line.endswith(b"}"):
-            kind, src = head[1].decode("ascii"), head[2].decode("utf-8", "replace")
-            seq, t, mono = int(head[3]), int(head[4]), int(head[5])
-        else:
-            try:
-                common = _COMMON.decode(line)
-            except (ValueError, RecursionError):
-                self.malformed += 1
-                return
-            kind, src, seq, t, mono = common.type, common.src, common.seq, common.t, common.mono
-        life = self._life(kind, src, line)
-        first = seq
-        if kind == "gap":
-            gap = _own_gap(line, src)
-            if gap is not None and gap.count is not None:
-                first = seq + 1 - gap.count
-        if seq < life.next:
+            return _Common(head[1].decode(), head[2].decode(), int(head[3]), int(head[4]), int(head[5]))
+        try:
+            record = _COMMON.decode(line)
+        except (ValueError, RecursionError):
+            return None
+        return record if record.seq >= 0 else None
+
+    def _take(self, line: bytes, record: _Common, out: list[bytes]) -> None:
+        life = self._life(record, line)
+        gap = _counted_gap(line, record)
+        first = record.seq if gap is None else record.seq + 1 - (gap.count or 0)
+        if record.seq < life.next:
             self.repeated += 1
             return
         if first > life.next:
-            out.append(self._gap(life, first - 1, t, mono, "disconnected"))
-        if kind == "gap" and gap is not None and gap.count is not None:
-            out.append(self._gap(life, seq, t, mono, gap.reason))
+            out.append(self._gap(life, first - 1, record, "disconnected"))
+        if gap is not None:
+            out.append(self._gap(life, record.seq, record, gap.reason))
             return
-        life.next = seq + 1
+        life.next = record.seq + 1
         self.received += 1
-        out.append(line if life.name == src else _renamed(line, src, life.name))
+        out.append(line if life.name == record.src else _renamed(line, record.src, life.name))
 
-    def _life(self, kind: str, src: str, line: bytes) -> _Life:
-        past = self._lives.setdefault(src, [])
+    def _life(self, record: _Common, line: bytes) -> _Life:
+        past = self._lives.setdefault(record.src, [])
+        header = line if record.type == "header" else None
         if not past:
-            past.append(_Life(src, line if kind == "header" else b""))
-        elif kind == "header" and line != past[-1].header:
-            if past[-1].header:
-                past.append(_Life(f"{src}#{len(past) + 1}", line))
+            past.append(_Life(record.src, header))
+        elif header is not None and header != past[-1].header:
+            if past[-1].header is None and past[-1].next == 0:
+                past[-1].header = header
             else:
-                past[-1].header = line
+                past.append(_Life(f"{record.src}#{len(past) + 1}", header))
         return past[-1]
 
-    def _gap(self, life: _Life, last: int, t: int, mono: int, reason: str) -> bytes:
+    def _gap(self, life: _Life, last: int, at: _Common, reason: str) -> bytes:
         count = last + 1 - life.next
         life.next = last + 1
         self.dropped += count
-        gap = Gap(src=life.name, seq=last, t=t, mono=mono, of=life.name, count=count, reason=reason)
+        gap = Gap(src=life.name, seq=last, t=at.t, mono=at.mono, of=life.name, count=count, reason=reason)
         return encode(gap).rstrip(b"\n")
 
 
-def _own_gap(line: bytes, src: str) -> Gap | None:
+def _counted_gap(line: bytes, record: _Common) -> Gap | None:
+    """The gap in this line if it covers seqs of its own source, else None: then the line is a record of its own."""
+    if record.type != "gap":
+        return None
     try:
         gap = _GAP.decode(line)
     except ValueError:
         return None
-    return gap if gap.of == src else None
+    counted = gap.of == record.src and gap.count is not None and 0 < gap.count <= record.seq + 1
+    return gap if counted else None
 
 
 def _renamed(line: bytes, src: str, name: str) -> bytes:

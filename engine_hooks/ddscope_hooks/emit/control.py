@@ -1,4 +1,7 @@
-"""Control lines from viewers: parsing them and handing them on. What a command does is the engine's business."""
+"""Lines that viewers send: cutting them out of the stream, parsing them, handing commands on.
+
+What a command does is the engine's business.
+"""
 
 from __future__ import annotations
 
@@ -22,30 +25,48 @@ class Inbox:
 
     def line(self, line: bytes) -> None:
         """One line from a viewer. A handler that raises is reported and stays in use."""
-        message = parse(line)
+        message = parse_control(line)
         if message is None or self._handler is None:
             self.refused += 1
             return
         self.taken += 1
         try:
             self._handler(message)
-        except Exception as e:
-            self._fault("control", e)
+        except Exception as error:
+            self._fault("control", error)
 
 
-def parse(line: bytes) -> dict[str, Any] | None:
+def parse_control(line: bytes) -> dict[str, Any] | None:
     """{type, command, args, by} of a control line, None for anything else."""
+    message = _object(line, "control")
+    if message is None or not isinstance(message.get("command"), str) or not isinstance(message.get("args", {}), dict):
+        return None
+    by = message.get("by")
+    return {
+        "type": "control",
+        "command": message["command"],
+        "args": message.get("args", {}),
+        "by": by if isinstance(by, str) else None,
+    }
+
+
+def parse_hello(line: bytes) -> dict[str, Any] | None:
+    """{header, seq} of a viewer's first line, by which it says what it has; None for anything else.
+
+    header: SHA-256 (hex) of the header line without its newline. seq: the last that it covered.
+    """
+    message = _object(line, "hello")
+    if message is None or not isinstance(message.get("seq"), int):
+        return None
+    return {"header": message.get("header"), "seq": message["seq"]}
+
+
+def _object(line: bytes, type: str) -> dict[str, Any] | None:
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(message, dict) or message.get("type") != "control" or not isinstance(message.get("command"), str):
-        return None
-    args = message.get("args", {})
-    if not isinstance(args, dict):
-        return None
-    by = message.get("by")
-    return {"type": "control", "command": message["command"], "args": args, "by": by if isinstance(by, str) else None}
+    return message if isinstance(message, dict) and message.get("type") == type else None
 
 
 class Lines:

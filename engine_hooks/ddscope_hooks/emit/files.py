@@ -20,7 +20,7 @@ RETRY_S = 0.5
 
 
 class FileFeed(Feed):
-    """Appends to a new file. `error` is the last reason why a line could not be written, None when all is well."""
+    """Appends to a new file. What could not be written is owed, and told by a gap when there is room again."""
 
     def __init__(self, path: str, encoder: Encoder, keep: Keep, *, max_bytes: int = MAX_BYTES) -> None:
         self.path, self._fd = _create(path)
@@ -28,8 +28,16 @@ class FileFeed(Feed):
         self.max_bytes = max_bytes
         self.size = 0
         self.error: str | None = None
+        self._said: str | None = None
         self._retry = 0.0
         self._full = False
+
+    def new_error(self) -> dict[str, str] | None:
+        """{file, error} when writing has begun to fail, or fails for another reason; told once."""
+        if self.error is None or self.error == self._said:
+            return None
+        self._said = self.error
+        return {"file": os.path.basename(self.path), "error": self.error}
 
     def close(self) -> None:
         if not self.dead:
@@ -73,7 +81,7 @@ class FileFeed(Feed):
 
 
 def _create(path: str) -> tuple[str, int]:
-    """A file that did not exist: `path`, or `path` with .1, .2 … before its ending. An earlier recording is never touched."""
+    """A file that did not exist: `path`, or with .1, .2 … before its ending. An earlier recording is never touched."""
     root, ext = os.path.splitext(os.path.abspath(path))
     try:
         os.makedirs(os.path.dirname(root), mode=0o700, exist_ok=True)
@@ -82,5 +90,5 @@ def _create(path: str) -> tuple[str, int]:
             with contextlib.suppress(FileExistsError):
                 return name, os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
     except OSError as e:
-        raise EmitError(f"cannot write {path}: {e.strerror or e}") from None
-    raise EmitError(f"cannot write {path}: 10,000 recordings of that name exist already")
+        raise EmitError(f"Cannot write {path}: {e.strerror or e}.") from None
+    raise EmitError(f"Cannot write {path}: 10,000 recordings of that name exist already.")

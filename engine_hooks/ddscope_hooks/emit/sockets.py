@@ -39,7 +39,7 @@ class Listener:
     def __init__(self, path: str) -> None:
         self.path = os.path.abspath(path)
         if len(os.fsencode(self.path)) > MAX_PATH:
-            raise EmitError(f"{self.path} is too long for a unix socket: at most {MAX_PATH} bytes, take a shorter folder")
+            raise EmitError(f"{self.path} is too long for a unix socket ({MAX_PATH} bytes): take a shorter folder.")
         folder = os.path.dirname(self.path)
         try:
             if not os.path.isdir(folder):
@@ -49,7 +49,7 @@ class Listener:
                 self._take_path()
                 self.sock = self._bind(folder)
         except OSError as e:
-            raise EmitError(f"cannot listen on {self.path}: {e.strerror or e}") from None
+            raise EmitError(f"Cannot listen on {self.path}: {e.strerror or e}.") from None
         self._inode = os.lstat(self.path).st_ino
 
     def accept(self) -> socket.socket | None:
@@ -80,15 +80,15 @@ class Listener:
         except FileNotFoundError:
             return
         if not stat.S_ISSOCK(info.st_mode):
-            raise EmitError(f"{self.path} exists and is not a socket: remove it or take another path")
+            raise EmitError(f"{self.path} exists and is not a socket: remove it or take another path.")
         if info.st_uid != os.geteuid():
-            raise EmitError(f"{self.path} belongs to user id {info.st_uid}, not to {os.geteuid()}: take another path")
+            raise EmitError(f"{self.path} belongs to user id {info.st_uid}, not {os.geteuid()}: take another path.")
         with socket.socket(socket.AF_UNIX) as probe:
             probe.setblocking(False)
             answer = probe.connect_ex(self.path)
-        # EAGAIN: somebody listens and has more callers waiting than it takes. Only a refusal proves that nobody is there.
+        # EAGAIN: somebody listens and has too many callers waiting. Only a refusal proves that nobody is there.
         if answer != errno.ECONNREFUSED:
-            raise EmitError(f"a running process already listens on {self.path}: stop it, or put %p (the pid) in the name")
+            raise EmitError(f"A running process listens on {self.path}: stop it, or put %p (the pid) into the name.")
 
     def _bind(self, folder: str) -> socket.socket:
         # Bound under another name and renamed when its mode is right: nobody can connect before `listen`, and whoever
@@ -141,8 +141,8 @@ class _locked:
 class Viewer(Feed):
     """One connected viewer with its own bounded queue of bytes.
 
-    Once the queue is full, lines are left out until it has drained to half, so that a slow viewer gets long pieces and few
-    gaps. What it missed is told by one catch-up, which may go over the bound by the size of the kept lines.
+    Once the queue is full, lines are left out until it has drained to half, so that a slow viewer gets long pieces and
+    few gaps. What it missed is told by one catch-up, which may go over the bound by the size of the kept lines.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class Viewer(Feed):
         super().__init__(name, encoder, keep, owed=owed, reason=reason)
         self.sock = sock
         self.limit = limit
-        self._lock = threading.Lock()  # the reader closes, the writer sends: never a send on a number that is somebody else's
+        self._lock = threading.Lock()  # the reader closes, the writer sends: never on a number that is reused
         self._lines: deque[tuple[bytes, int]] = deque()
         self._bytes = 0
         self._chunk = memoryview(b"")

@@ -1,0 +1,158 @@
+"""The stream of one source: gives records their seq, puts `tokens` and gaps in place, offers every line to every feed.
+
+No threads here: the emitter's writer thread drives it, and so can a test. `lock` guards the books.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ddscope_hooks.emit.encoder import Encoder
+from ddscope_hooks.emit.feed import Feed, FeedCounters
+from ddscope_hooks.emit.files import FileFeed
+from ddscope_hooks.emit.keep import KEPT, Keep
+from ddscope_hooks.emit.ring import Entry, Lost
+from ddscope_hooks.emit.tokens import TokenText
+
+GIL_SLICE_S = 100e-6
+"""The writer offers the interpreter's lock after this much work, so that a hot thread waits no longer for it."""
+
+
+class StreamCounters(NamedTuple):
+    """emitted: seqs given = received + dropped; see `emitter.Counters`."""
+
+    emitted: int
+    dropped: int
+    feeds: tuple[FeedCounters, ...]
+
+
+class Stream:
+    """Numbers, encodes once, fans out. `fault` and `emit` put what it has to say itself into the ring, like anybody."""
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        keep: Keep,
+        tokens: TokenText,
+        fault: Callable[[str, BaseException], bool],
+        emit: Callable[[str, dict[str, Any]], None],
+    ) -> None:
+        self.lock = threading.Lock()
+        self.seq = 0
+        self.dropped = 0
+        self.feeds: list[Feed] = []
+        self._encoder = encoder
+        self._keep = keep
+        self._tokens = tokens
+        self._fault = fault
+        self._emit = emit
+        self._joining: deque[Feed] = deque()
+
+    def begin(self, header: dict[str, Any]) -> bytes:
+        """Write the header, seq 0. Returns its line. Raises what the encoder raises."""
+        return self._record("header", header, *now())
+
+    def join(self, feed: Feed) -> None:
+        """One more consumer, from any thread; it is served from the next `run` on."""
+        self._joining.append(feed)
+
+    def run(self, entries: list[Entry | Lost]) -> None:
+        """Number and hand out what came off the ring."""
+        while self._joining:
+            with self.lock:
+                self.feeds.append(self._joining.popleft())
+        slice_end = time.perf_counter() + GIL_SLICE_S
+        for entry in entries:
+            with self.lock:
+                self._entry(entry)
+            if time.perf_counter() > slice_end:
+                time.sleep(0)
+                slice_end = time.perf_counter() + GIL_SLICE_S
+
+    def flush(self) -> list[Feed]:
+        """Tell what is owed, send what is queued, forget the dead. Returns the feeds that cannot send more now."""
+        t, mono = now()
+        with self.lock:
+            waiting = []
+            for feed in self.feeds:
+                feed.settle(self.seq, t, mono)
+                if not feed.flush():
+                    waiting.append(feed)
+                if isinstance(feed, FileFeed) and (said := feed.new_error()) is not None:
+                    self._emit("fact", {"name": "emit.file", "value": said})
+            self.feeds = [feed for feed in self.feeds if not feed.dead]
+        return waiting
+
+    def end(self) -> None:
+        """Finish the files. Sockets are closed by whoever reads them."""
+        t, mono = now()
+        with self.lock:
+            for feed in self.feeds:
+                if isinstance(feed, FileFeed):
+                    feed.finish(self.seq, t, mono)
+
+    def counters(self) -> StreamCounters:
+        """A coherent snapshot."""
+        with self.lock:
+            return StreamCounters(self.seq, self.dropped, tuple(feed.counters(self.seq) for feed in self.feeds))
+
+    def after_fork(self) -> None:
+        """In a child: the lock may be held by a thread that does not exist here; files belong to the parent."""
+        self.lock = threading.Lock()
+        for feed in (*self.feeds, *self._joining):
+            if isinstance(feed, FileFeed):
+                feed.close()
+        self.feeds = []
+
+    def _entry(self, entry: Entry | Lost) -> None:
+        if isinstance(entry, Lost):
+            self._missing(entry.count, "ring_full", entry.t // 1000, entry.mono // 1000)
+            return
+        type, fields, t, mono = entry[0], entry[1], entry[2] // 1000, entry[3] // 1000
+        try:
+            if type == "gap" and fields.get("of") == self._encoder.src and fields.get("count") is not None:
+                # A tap that leaves records out on purpose says so itself: the gap takes the seqs of what it stands for.
+                self._missing(_positive(fields["count"]), str(fields.get("reason", "rate_limited")), t, mono)
+            elif self.feeds or type in KEPT:
+                told = self._tokens.untold(type, fields)
+                if told is not None:
+                    self._record("tokens", told, t, mono)
+                self._record(type, fields, t, mono)
+            else:
+                self.seq += 1  # nobody watches: whoever comes finds it under `joined_late`
+        except Exception as error:  # one record that cannot be encoded is a counted loss of one, in its place
+            self._missing(1, "hook_fault", t, mono)
+            self._fault(f"encode {type}", error)
+
+    def _record(self, type: str, fields: dict[str, Any], t: int, mono: int) -> bytes:
+        seq = self.seq
+        line = self._encoder.line(type, seq, t, mono, fields)
+        self.seq = seq + 1
+        self._keep.note(type, fields, seq, line)
+        for feed in self.feeds:
+            feed.offer(seq, seq, line, False, t, mono)
+        return line
+
+    def _missing(self, count: int, reason: str, t: int, mono: int) -> None:
+        first, last = self.seq, self.seq + count - 1
+        line = self._encoder.gap(last, t, mono, count, reason)
+        self.seq = last + 1
+        self.dropped += count
+        for feed in self.feeds:
+            feed.offer(first, last, line, True, t, mono)
+
+
+def now() -> tuple[int, int]:
+    """(µs since the epoch, monotonic µs)."""
+    return time.time_ns() // 1000, time.monotonic_ns() // 1000
+
+
+def _positive(count: Any) -> int:
+    number = int(count)
+    if not 0 < number < 2**31:
+        raise ValueError(f"a gap of {number} records")
+    return number
