@@ -4,6 +4,10 @@ No screen here: `ddscope.tui` and `ddscope.cli` are given the frozen values of `
 """
 
 from ddscope.session.cursor import Cursor, Mode, Timeline
+from ddscope.session.first import FirstPaint
+from ddscope.session.rows import Rows
+from ddscope.session.store import Store
+from ddscope.session.textruns import TextRuns
 from ddscope.session.tokens import TokenTable
 from ddscope.session.tree import tree_view
 from ddscope.session.views import (
@@ -17,12 +21,14 @@ from ddscope.session.views import (
     LogRow,
     MarkRow,
     NodeView,
+    ProbeRow,
     RequestRow,
     StageTime,
     StepRow,
     TensorRow,
     TextRun,
     Timing,
+    Totals,
     TreeView,
     Verdict,
     probability,
@@ -36,19 +42,25 @@ __all__ = [
     "Cursor",
     "Curve",
     "EngineState",
+    "FirstPaint",
     "GapRow",
     "LogRow",
     "MarkRow",
     "Mode",
     "NodeView",
+    "ProbeRow",
     "RequestRow",
+    "Rows",
     "StageTime",
     "StepRow",
+    "Store",
     "TensorRow",
     "TextRun",
+    "TextRuns",
     "Timeline",
     "Timing",
     "TokenTable",
+    "Totals",
     "TreeView",
     "Verdict",
     "probability",

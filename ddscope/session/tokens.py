@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from ddscope.model import Text, text_bytes
 
 SPACE = "␣"
 NEWLINE = "⏎"
 TAB = "⇥"
-PREVIEW_TOKENS = 512  # enough for a title; the text pane reads the whole prompt
+LOOK_BACK = 4096
 
 _TEMPLATE = re.compile(r"<\|[^|<>]{1,40}\|>|<(?:start|end)_of_turn>|<<?/?SYS>?>|\[/?INST\]|</?s>|<bos>")
 _ROLE = re.compile(r"\A\s*(?:system|user|assistant|model|tool|developer)[ \t]*\n", re.IGNORECASE)
@@ -98,7 +99,8 @@ class TokenTable:
     def __init__(self) -> None:
         self._text: dict[int, bytes] = {}
         self._display: dict[int, str] = {}
-        self.version = 0
+        self.version = 0  # moves with every text told
+        self.retold = 0  # moves when an id that was told gets another text
 
     def __len__(self) -> int:
         return len(self._text)
@@ -107,7 +109,9 @@ class TokenTable:
         """Take one `tokens` record. Lists that differ in length give what they share."""
         for token, foreign in zip(ids, text, strict=False):
             data = text_bytes(foreign)
-            if self._text.get(token) != data:
+            before = self._text.get(token)
+            if before != data:
+                self.retold += before is not None
                 self._text[token] = data
                 self._display.pop(token, None)
                 self.version += 1
@@ -142,10 +146,13 @@ class TokenTable:
         text, rest = self.decode(ids)
         return text + hex_mark(rest)
 
-    def carry(self, ids: Sequence[int]) -> bytes:
-        """Bytes of a character that has only begun after `ids`. Looks back at most three bytes."""
+    def carry(self, backward: Iterable[int]) -> bytes:
+        """Bytes of a character that has only begun at the end of a run of tokens, given from its end backward.
+
+        Three bytes decide; LOOK_BACK bounds the way to them through tokens that are empty.
+        """
         tail = b""
-        for token in reversed(ids):
+        for token in islice(backward, LOOK_BACK):
             data = self._text.get(token)
             tail = (unknown(token).encode() if data is None else data) + tail
             if len(tail) >= 3:

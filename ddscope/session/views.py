@@ -356,6 +356,29 @@ class EngineState:
 
 
 @dataclass(frozen=True, slots=True)
+class Totals:
+    """All requests together: what a title shows. rate: tokens a second over the newest steps."""
+
+    requests: int
+    steps: int
+    emitted: int
+    tau: float | None
+    rate: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeRow:
+    """The newest answer of one rung of the ladder of liveness."""
+
+    rung: str
+    ok: bool
+    ms: float | None
+    detail: str  # visible
+    record: int
+    t: int
+
+
+@dataclass(frozen=True, slots=True)
 class Counters:
     """A source's books: emitted = received + dropped at every record. `unknown` counts gaps without a number."""
 

@@ -1,0 +1,92 @@
+"""What a trace says, record by record: `reduce(state, number, record)` is pure and gives the next state.
+
+Steps and log lines are not kept here: they are too many, and the index holds their columns (`ledger`). Payloads stay in
+the file; a trail holds record numbers and the few scalars that rows need at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from ddscope.model import (
+    Control,
+    Fact,
+    Finish,
+    Gap,
+    Header,
+    Mark,
+    Probe,
+    Request,
+    Stack,
+    Tensor,
+)
+from ddscope.session.trail import Trail
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSeen:
+    """Scalars of a `request` record."""
+
+    prompt_len: int
+    cached: int | None
+    has_prompt: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FinishSeen:
+    """Scalars of a `finish` record."""
+
+    reason: str
+    emitted: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Everything but steps and logs, as of record `n` - 1. Keys: rid, tensor, fact, command, rung or source names."""
+
+    n: int = 0
+    headers: Trail[bool] = field(default_factory=Trail)  # value: the header names an engine
+    requests: Trail[RequestSeen] = field(default_factory=Trail)
+    finishes: Trail[FinishSeen] = field(default_factory=Trail)
+    tensors: Trail[bool | None] = field(default_factory=Trail)  # value: ok
+    facts: Trail[None] = field(default_factory=Trail)
+    controls: Trail[None] = field(default_factory=Trail)
+    marks: Trail[None] = field(default_factory=Trail)
+    gaps: Trail[int | None] = field(default_factory=Trail)  # value: count
+    probes: Trail[bool] = field(default_factory=Trail)
+    stacks: Trail[int] = field(default_factory=Trail)
+
+
+KINDS = ("header", "request", "finish", "tensor", "fact", "control", "mark", "gap", "probe", "stack")
+"""Types of record that move the state."""
+
+
+def reduce(state: State, number: int, record: object) -> State:
+    """The state after record `number`. Records of other types, unknown and damaged ones only move `n`."""
+    n = number + 1
+    match record:
+        case Fact(name=name):
+            return replace(state, n=n, facts=state.facts.append(number, name, None))
+        case Tensor(name=name, ok=ok):
+            return replace(state, n=n, tensors=state.tensors.append(number, name, ok))
+        case Request(rid=rid):
+            seen = RequestSeen(record.prompt_len, record.cached_tokens, record.prompt_ids is not None)
+            return replace(state, n=n, requests=state.requests.append(number, rid, seen))
+        case Finish(rid=rid):
+            done = FinishSeen(record.reason, record.emitted, record.steps)
+            return replace(state, n=n, finishes=state.finishes.append(number, rid, done))
+        case Gap(of=of, count=count):
+            return replace(state, n=n, gaps=state.gaps.append(number, of, count))
+        case Mark(src=src):
+            return replace(state, n=n, marks=state.marks.append(number, src, None))
+        case Control(command=command):
+            return replace(state, n=n, controls=state.controls.append(number, command, None))
+        case Probe(rung=rung, ok=fine):
+            return replace(state, n=n, probes=state.probes.append(number, rung, fine))
+        case Stack(src=src, pid=pid):
+            return replace(state, n=n, stacks=state.stacks.append(number, src, pid))
+        case Header(src=src, engine=engine):
+            return replace(state, n=n, headers=state.headers.append(number, src, engine is not None))
+        case _:
+            return replace(state, n=n)
