@@ -10,7 +10,7 @@ from ddscope.cli.errors import CommandError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command. Returns the exit status: 0 fine, 1 problems found, 2 could not be done (one sentence on stderr)."""
+    """Run a command; the exit status is 0 fine, 1 problems found, 2 could not be done (one sentence on stderr)."""
     from ddscope.cli.parser import build_parser
 
     args = build_parser().parse_args(argv)

@@ -9,7 +9,7 @@ from ddscope.cli import completion, findings, replay, run, trace
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of `ddscope`. Each command sets `run`, a function of the parsed arguments that returns an exit status."""
+    """The parser. Each command sets `run`, a function of the parsed arguments that returns an exit status."""
     parser = argparse.ArgumentParser(
         prog="ddscope",
         description="A debugger for tree speculative decoding: what the drafter proposed, what the target verified, "

@@ -17,9 +17,13 @@ def add(commands: Commands) -> None:
     parser = commands.add_parser("replay", help="open a trace in the workbench")
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("file", nargs="?", type=Path, metavar="TRACE")
-    which.add_argument("--sample", action="store_true", help="the trace that comes with ddscope: a real run of the embedded engine")
+    which.add_argument(
+        "--sample", action="store_true", help="the trace that comes with ddscope: a real run of the embedded engine"
+    )
     parser.add_argument("--at", type=int, metavar="STEP", help="open at this step instead of the end")
-    parser.add_argument("--speed", type=_speed, metavar="X", help="play from the start (or --at) at X times the recorded speed")
+    parser.add_argument(
+        "--speed", type=_speed, metavar="X", help="play from the start (or --at) at X times the recorded speed"
+    )
     parser.add_argument("--theme", choices=("dark", "light", "high-contrast"), default=None)
     parser.set_defaults(run=_run)
 

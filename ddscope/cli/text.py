@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    """`text` with control characters, escape sequences and lone surrogates shown as \\x1b or \\u202e escapes; newlines stay."""
+    """`text` with control characters and lone surrogates shown as escapes such as \\x1b; newlines stay."""
     return "".join(c if c == "\n" or c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 import argparse
 
-Commands = argparse._SubParsersAction  # type: ignore[type-arg]
-"""What `add_subparsers` returns; argparse has no public name for it."""
+Commands = argparse._SubParsersAction[argparse.ArgumentParser]  # argparse has no public name for it
+"""What `add_subparsers` returns."""

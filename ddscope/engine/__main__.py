@@ -1,6 +1,7 @@
-"""`python -m ddscope.engine`: the engine process. Loads the pair, listens on a unix socket, runs until its parent goes away.
+"""`python -m ddscope.engine`: the engine process. Loads the pair, listens on a socket, runs until its parent ends.
 
-It is started by `ddscope run`; its standard output is for the parent (see `ddscope.sources.engine_process`), its log is standard error.
+`ddscope run` starts it. Its standard output is for the parent (`ddscope.sources.engine_process`), its log is standard
+error.
 """
 
 from __future__ import annotations
@@ -12,9 +13,16 @@ import logging
 import os
 import sys
 import threading
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ddscope.engine.control import ALGORITHMS
+
+if TYPE_CHECKING:
+    from ddscope.engine.server import EngineServer
+
+_running: dict[str, EngineServer] = {}
 
 
 def _options() -> argparse.ArgumentParser:
@@ -42,12 +50,19 @@ def say(status: str, **fields: object) -> None:
     sys.stdout.flush()
 
 
+LEAVE_AFTER = 4.0
+"""Seconds the running step may take once the parent is gone."""
+
+
 def _leave_with_parent() -> None:
     """Blocks until standard input closes, which is when the parent ends, however it ends."""
     with contextlib.suppress(OSError):
         while os.read(0, 4096):
             pass
-    # The loop may be inside a forward pass; the socket's file is in a folder that the parent removes.
+    server = _running.get("server")
+    if server is not None:
+        server.control_message({"command": "shutdown", "by": "parent"})
+        time.sleep(LEAVE_AFTER)
     os._exit(0)
 
 
@@ -55,22 +70,31 @@ def main() -> int:
     """Run the engine. Exit status 2, after one sentence to the parent, when it cannot."""
     args = _options().parse_args()
     logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="[%(asctime)s] %(levelname)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S"
+        stream=sys.stderr,
+        level=logging.INFO,
+        format="[%(asctime)s] %(levelname)s %(message)s",
+        datefmt="%Y-%m-%d %H:%M:%S",
     )
     threading.Thread(target=_leave_with_parent, name="parent-watch", daemon=True).start()
     try:
         import torch  # noqa: F401
     except ImportError as problem:
-        say("error", message=f"The embedded engine needs torch and its friends ({problem}): pip install 'ddscope[engine]'.")
+        say(
+            "error",
+            message=f"The embedded engine needs torch and its friends ({problem}): pip install 'ddscope[engine]'.",
+        )
         return 2
     from ddscope.engine.errors import EngineError
     from ddscope.engine.server import EngineServer
 
     try:
-        server = EngineServer.from_options(args, progress=lambda what, done, total: say("progress", what=what, done=done, total=total))
+        server = EngineServer.from_options(
+            args, progress=lambda what, done, total: say("progress", what=what, done=done, total=total)
+        )
     except EngineError as problem:
         say("error", message=str(problem))
         return 2
+    _running["server"] = server
     say("ready")
     server.run()
     return 0

@@ -7,31 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ddscope.engine.errors import EngineError
 
+if TYPE_CHECKING:
+    from ddscope.engine.step import StepResult
+
 FLOOD_WINDOW = 8
-"""Tokens: one id over this many in a row is a flood. `output.token_flood` (ddscope.diagnose) needs as many from the start."""
-
-
-class SteppedResult(Protocol):
-    """What a breakpoint looks at; `ddscope.engine.generate.StepResult` has it."""
-
-    @property
-    def path(self) -> list[int]: ...
-    @property
-    def emitted(self) -> list[int]: ...
-    @property
-    def nonfinite(self) -> dict[str, int]: ...
+"""Tokens: one id this many times in a row is a flood."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """A step that may stop: its number, its result (None where the drafter's input did not fit), the output before it."""
+    """A step that may stop: its number, its result (None where the drafter's input did not fit), the output so far."""
 
     step: int
-    result: SteppedResult | None
+    result: StepResult | None
     output: list[int]
     tree_nodes: int
     shape_mismatch: str | None

@@ -101,7 +101,7 @@ _PARAMETERS: dict[str, Callable[[Any], Any]] = {
 
 
 def parameters(args: dict[str, Any], allowed: tuple[str, ...] = tuple(_PARAMETERS)) -> dict[str, Any]:
-    """The generation parameters among `args`, checked. Raises EngineError in one sentence for the first that is wrong."""
+    """The generation parameters among `args`, checked. Raises EngineError for the first that is wrong."""
     return {name: _PARAMETERS[name](args[name]) for name in allowed if name in args}
 
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from ddscope import __version__
 
 if TYPE_CHECKING:
-    from ddscope.engine.generate import Params, StepResult
+    from ddscope.engine.errors import DraftShapeError
     from ddscope.engine.pair import Pair
+    from ddscope.engine.step import Params, StepResult
 
 MIN_READER = "1.0"
 
@@ -58,11 +59,10 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), "torch": torch.__version__, "ddscope": __version__}
 
 
-def step(rid: str, number: int, result: StepResult, params: Params, *, commit_us: int | None) -> dict[str, Any]:
-    """Fields of a step record; commit_us is None for a step that a breakpoint stopped before its commit."""
+def step(rid: str, number: int, result: StepResult, params: Params) -> dict[str, Any]:
+    """Fields of a step record. Before its commit (at a breakpoint) a step has neither `commit` nor `total` time."""
     times = dict(result.times)
-    if commit_us is not None:
-        times["commit"] = commit_us
+    if "commit" in times:
         times["total"] = sum(times.values())
     flags: dict[str, Any] = {"graph": False, "overlap": False, "sampled": params.temperature > 0}
     counts = {place: count for place, count in result.nonfinite.items() if count}
@@ -115,6 +115,19 @@ def _target(result: StepResult) -> dict[str, Any]:
         "logprobs": result.target.logprobs,
         "gap": result.target.gap,
         "topk": {"ids": result.target.topk_ids, "logprobs": result.target.topk_logprobs},
+    }
+
+
+def misfit(problem: DraftShapeError, pair: Pair) -> dict[str, Any]:
+    """Fields of the tensor record for a tensor that the drafter cannot take."""
+    return {
+        "name": problem.name,
+        "shape": problem.got,
+        "dtype": pair.dtype_name,
+        "device": pair.device_name,
+        "expect": problem.expected,
+        "ok": False,
+        "owner": "drafter",
     }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import logging
 import queue
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -39,7 +40,7 @@ class _Active:
 
 
 class EngineServer:
-    """Runs submitted requests in order. One thread; control messages arrive through `control_message` from any thread."""
+    """Runs submitted requests in order, on one thread; `control_message` takes messages from any thread."""
 
     def __init__(self, pair: Pair, defaults: Params, *, self_check: int = 0, paused: bool = False) -> None:
         self.pair = pair
@@ -50,9 +51,9 @@ class EngineServer:
         self._self_check = self_check
         self._check_now = False
         self._mode = "pause" if paused else "resume"
-        self._leaving = False
+        self._leaving = threading.Event()
         self._active: _Active | None = None
-        self._said_state: tuple[str, str | None, int | None] | None = None
+        self._said_state: tuple[object, ...] | None = None
         self._requests = 0
         self._tensors = records.TensorBook()
         self.emitter = Emitter(
@@ -67,10 +68,17 @@ class EngineServer:
     def from_options(cls, args: argparse.Namespace, progress: Callable[[str, int, int], None]) -> EngineServer:
         """Load the pair and listen. Raises EngineError in one sentence."""
         pair = load_pair(
-            target=args.target, draft=args.draft, dtype=args.dtype, device=args.device, fault=args.fault, progress=progress
+            target=args.target,
+            draft=args.draft,
+            dtype=args.dtype,
+            device=args.device,
+            fault=args.fault,
+            progress=progress,
         )
         defaults = pair.default_params()
-        overrides = {name: getattr(args, name) for name in ("algorithm", "temperature", "seed", "max_new_tokens", "topk")}
+        overrides = {
+            name: getattr(args, name) for name in ("algorithm", "temperature", "seed", "max_new_tokens", "topk")
+        }
         if args.budget is not None:
             overrides["budget"] = args.budget
         defaults = replace(defaults, **control.parameters(overrides))
@@ -87,10 +95,10 @@ class EngineServer:
     def run(self) -> None:
         """Work until told to leave."""
         self._tell_facts()
-        while not self._leaving:
+        while not self._leaving.is_set():
             idle = self._active is None and not self._waiting
             self._obey(block=idle or self._mode == "pause")
-            if self._leaving:
+            if self._leaving.is_set():
                 break
             if self._active is None:
                 if self._waiting:
@@ -145,7 +153,9 @@ class EngineServer:
             self._fact("control.refused", {"command": str(message.get("command")), "why": str(problem)})
             return
         args = message.get("args") or {}
-        self.emitter.emit("control", {"command": message["command"], "args": args, "by": str(message.get("by", "viewer"))})
+        self.emitter.emit(
+            "control", {"command": message["command"], "args": args, "by": str(message.get("by", "viewer"))}
+        )
 
     def _apply(self, command: control.Command) -> None:
         match command:
@@ -167,7 +177,7 @@ class EngineServer:
             case control.Abort(rid=rid):
                 self._abort(rid)
             case control.Shutdown():
-                self._leaving = True
+                self._leaving.set()
 
     def _abort(self, rid: str | None) -> None:
         if self._active is not None and rid in (None, self._active.rid):
@@ -195,7 +205,14 @@ class EngineServer:
         self.emitter.emit(
             "request", {"rid": rid, "prompt_len": len(ids), "prompt_ids": ids, "sampling": sampling, "cached_tokens": 0}
         )
-        log.info("Request %s: %d prompt tokens, %s budget %d, temperature %g.", rid, len(ids), params.algorithm, params.budget, params.temperature)
+        log.info(
+            "Request %s: %d prompt tokens, %s budget %d, temperature %g.",
+            rid,
+            len(ids),
+            params.algorithm,
+            params.budget,
+            params.temperature,
+        )
         self._active = _Active(rid, generator, params, time.perf_counter())
         self._state("running")
         try:
@@ -216,7 +233,7 @@ class EngineServer:
         try:
             result = generator.draft_and_verify()
         except DraftShapeError as problem:
-            self._tell_tensors(problem.tensors)
+            self._tell_tensors([records.misfit(problem, self.pair)])
             self._stop_if(active, Moment(active.steps, None, generator.output, 0, str(problem), self._text))
             self._error(active, "drafter", problem)
             return
@@ -227,17 +244,15 @@ class EngineServer:
         moment = Moment(active.steps, result, generator.output, len(result.tokens), None, self._text)
         reason = first_hit(self._breakpoints, moment)
         if reason is not None:
-            self.emitter.emit("step", records.step(active.rid, active.steps, result, params, commit_us=None))
+            self.emitter.emit("step", records.step(active.rid, active.steps, result, params))
         self._check(active, result)
         if reason is not None:
             self._wait_at(active, reason)
-            if self._active is not active or self._leaving:
+            if self._active is not active or self._leaving.is_set():
                 return
-        began = time.perf_counter_ns()
         generator.commit(result)
-        commit_us = (time.perf_counter_ns() - began) // 1000
         if reason is None:
-            self.emitter.emit("step", records.step(active.rid, active.steps, result, params, commit_us=commit_us))
+            self.emitter.emit("step", records.step(active.rid, active.steps, result, params))
         active.steps += 1
         if active.steps % LOG_EVERY == 0:
             self._log_progress(active)
@@ -274,7 +289,7 @@ class EngineServer:
         self._mode = "pause"
         log.info("Stopped before the commit of step %d of %s: %s.", active.steps, active.rid, reason)
         self._state("break", reason)
-        while self._mode == "pause" and self._active is active and not self._leaving:
+        while self._mode == "pause" and self._active is active and not self._leaving.is_set():
             self._carry_out(self._inbox.get())
             if self._check_now and self._active is active:
                 break_result = active.generator.pending
@@ -282,7 +297,14 @@ class EngineServer:
                     self._check(active, break_result)
 
     def _error(self, active: _Active, where: str, problem: Exception) -> None:
-        log.error("Request %s, step %d, %s: %s", active.rid, active.steps, where, problem, exc_info=not isinstance(problem, EngineError))
+        log.error(
+            "Request %s, step %d, %s: %s",
+            active.rid,
+            active.steps,
+            where,
+            problem,
+            exc_info=not isinstance(problem, EngineError),
+        )
         self._fact("engine.error", {"rid": active.rid, "step": active.steps, "where": where, "message": str(problem)})
         if self._active is active:
             self._finish(active, "error")
@@ -291,7 +313,14 @@ class EngineServer:
         emitted = len(active.generator.output)
         self.emitter.emit("finish", {"rid": active.rid, "reason": reason, "emitted": emitted, "steps": active.steps})
         seconds = max(time.perf_counter() - active.started, 1e-9)
-        log.info("Request %s finished (%s): %d tokens in %d steps, %.1f tokens/s.", active.rid, reason, emitted, active.steps, emitted / seconds)
+        log.info(
+            "Request %s finished (%s): %d tokens in %d steps, %.1f tokens/s.",
+            active.rid,
+            reason,
+            emitted,
+            active.steps,
+            emitted / seconds,
+        )
         self._active = None
         if not self._waiting:
             self._state("idle")
@@ -299,4 +328,11 @@ class EngineServer:
     def _log_progress(self, active: _Active) -> None:
         seconds = max(time.perf_counter() - active.started, 1e-9)
         emitted = len(active.generator.output)
-        log.info("Decode %s, #step: %d, #token: %d, accept len: %.2f, gen throughput (token/s): %.2f", active.rid, active.steps, emitted, (emitted - 1) / active.steps, emitted / seconds)
+        log.info(
+            "Decode %s, #step: %d, #token: %d, accept len: %.2f, gen throughput (token/s): %.2f",
+            active.rid,
+            active.steps,
+            emitted,
+            (emitted - 1) / active.steps,
+            emitted / seconds,
+        )

@@ -1,13 +1,15 @@
 """The embedded engine as a process of its own: started, waited for, stopped. Its records come through `SocketSource`.
 
 The engine is never imported here: the viewer needs no torch. It speaks on its standard output, one JSON object a line:
-`{"status": "progress", "what": …, "done": n, "total": n}`, then `{"status": "ready"}` or `{"status": "error", "message": …}`.
+`{"status": "progress", "what": …, "done": n, "total": n}`, then `{"status": "ready"}` or
+`{"status": "error", "message": …}`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -43,11 +45,17 @@ class EngineProcess:
     def start(self, progress: Progress | None = None) -> None:
         """Start and wait until the engine listens. Raises EngineProcessError with the engine's own sentence."""
         command = [sys.executable, "-m", "ddscope.engine", "--socket", str(self.socket), *self._options]
-        # A broken environment must not hide behind the workbench: what the engine prints goes to its log, which the journal shows.
+        # A broken environment must not hide behind the workbench: the journal pane shows this log.
         with self.log.open("wb") as log:
             # Standard input stays open as long as this process lives; the engine leaves when it closes.
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                # Worker threads that spin while they wait take the cores that the screen needs.
+                env={"OMP_WAIT_POLICY": "passive", **os.environ},
             )
         assert self._process.stdout is not None
         problem = self._await_ready(self._process.stdout, progress)
@@ -109,4 +117,3 @@ class EngineProcess:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-

@@ -1,0 +1,156 @@
+"""`ddscope run`: the embedded engine on a prompt, in the workbench or headless."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ddscope.cli.errors import CommandError
+
+if TYPE_CHECKING:
+    from ddscope.cli.types import Commands
+
+ALGORITHMS = ("autoregressive", "dflash", "ddtree")
+FAULTS = {
+    "nan-norm": "a NaN in the target's final norm",
+    "final-layer-only": "the drafter gets one captured layer where it expects all (shape mismatch)",
+    "tiled-layer": "the last captured layer in place of every one",
+    "reversed-layers": "captured layers in reverse order",
+    "mask-token": "the wrong mask token in the drafter's block",
+    "verify-position": "the target verifies at positions one too high",
+    "sibling-leak": "siblings see each other in the tree mask",
+    "causal-mask": "a plain lower-triangular mask instead of the tree's",
+    "flat-positions": "positions by node number instead of depth",
+    "no-compaction": "rows of rejected nodes stay in the KV cache",
+}
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "run",
+        help="run the embedded engine, in the workbench or --headless",
+        description="Run the embedded engine: SmolLM2-135M-Instruct with its DFlash drafter, or a pair from local "
+        "folders. Every run is recorded as a trace.",
+    )
+    _prompt_options(parser)
+    _engine_options(parser)
+    _output_options(parser)
+    parser.set_defaults(run=_run)
+
+
+def _prompt_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("prompts")
+    group.add_argument("--prompt", action="append", metavar="TEXT", help="a user message; may be given several times")
+    group.add_argument(
+        "-i", "--input", type=Path, metavar="FILE.jsonl", help='one object a line with "prompt" or "prompt_ids"'
+    )
+
+
+def _engine_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("engine")
+    group.add_argument("--algorithm", choices=ALGORITHMS, default="ddtree")
+    group.add_argument(
+        "--budget",
+        type=_whole(0, 1024),
+        metavar="N",
+        help="nodes of the draft tree without the root (default: what suits the device)",
+    )
+    group.add_argument(
+        "--topk", type=_whole(1, 1024), metavar="K", help="candidates per depth (default: as many as the budget)"
+    )
+    group.add_argument("--temperature", type=_number(0, 10), default=0.0, metavar="T")
+    group.add_argument("--seed", type=_whole(0, 2**53 - 1), default=0, metavar="S")
+    group.add_argument("--max-new-tokens", type=_whole(1, 1 << 20), default=128, metavar="N")
+    group.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), default="float32", help="default: float32, which is lossless"
+    )
+    group.add_argument("--target", type=Path, metavar="DIR", help="a Llama- or Qwen3-family model folder")
+    group.add_argument("--draft", type=Path, metavar="DIR", help="a z-lab DFlash drafter folder that fits the target")
+    group.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    group.add_argument(
+        "--self-check",
+        type=_whole(0, 1 << 20),
+        default=0,
+        metavar="N",
+        help="replay probe every N steps: is the tree verify right?",
+    )
+    group.add_argument(
+        "--fault",
+        choices=tuple(FAULTS),
+        metavar="NAME",
+        help="break the engine on purpose: " + "; ".join(f"{k} ({v})" for k, v in FAULTS.items()),
+    )
+
+
+def _output_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("output")
+    group.add_argument("--headless", action="store_true", help="no screen: progress, text, a summary and the findings")
+    group.add_argument("--json", action="store_true", help="headless, with one object on stdout")
+    group.add_argument(
+        "--out", type=Path, metavar="FILE", help="where to record the trace (default: kept among the recent sessions)"
+    )
+    group.add_argument("--unit", metavar="UNIT", help="show the journal of this local systemd unit")
+    group.add_argument("--log-file", type=Path, metavar="FILE", help="show this log file in the journal pane")
+    group.add_argument("--theme", choices=("dark", "light", "high-contrast"), default=None)
+
+
+def _whole(low: int, high: int) -> Any:
+    def whole(text: str) -> int:
+        value = int(text)
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"takes a whole number from {low} to {high:,}, not {text}")
+        return value
+
+    whole.__name__ = "whole number"
+    return whole
+
+
+def _number(low: float, high: float) -> Any:
+    def number(text: str) -> float:
+        value = float(text)
+        if not low <= value <= high:  # NaN fails here too
+            raise argparse.ArgumentTypeError(f"takes a number from {low:g} to {high:g}, not {text}")
+        return value
+
+    return number
+
+
+def engine_options(args: argparse.Namespace) -> list[str]:
+    """The options of `python -m ddscope.engine` that `args` ask for."""
+    options: list[str] = []
+    for name in (
+        "algorithm",
+        "budget",
+        "topk",
+        "temperature",
+        "seed",
+        "max_new_tokens",
+        "dtype",
+        "target",
+        "draft",
+        "device",
+        "self_check",
+        "fault",
+    ):
+        value = getattr(args, name)
+        if value is not None:
+            options += [f"--{name.replace('_', '-')}", str(value)]
+    return options
+
+
+def _run(args: argparse.Namespace) -> int:
+    from ddscope.cli import live
+    from ddscope.cli.prompts import prompts_of
+
+    prompts = prompts_of(args.prompt, args.input)
+    headless = args.headless or args.json
+    if headless and not prompts:
+        raise CommandError("A headless run needs something to run: --prompt TEXT or -i FILE.jsonl.")
+    if not headless:
+        from ddscope.cli.screen import need_terminal
+
+        need_terminal()
+    run = live.run_headless if headless else live.run_workbench
+    return run(args, prompts)
