@@ -5,6 +5,7 @@ No screen here: `ddscope.tui` and `ddscope.cli` are given the frozen values of `
 
 from ddscope.session.cursor import Cursor, Mode, Timeline
 from ddscope.session.first import FirstPaint
+from ddscope.session.live import Observer, Session, SessionError, SourceStatus
 from ddscope.session.rows import Rows
 from ddscope.session.store import Store
 from ddscope.session.textruns import TextRuns
@@ -48,9 +49,13 @@ __all__ = [
     "MarkRow",
     "Mode",
     "NodeView",
+    "Observer",
     "ProbeRow",
     "RequestRow",
     "Rows",
+    "Session",
+    "SessionError",
+    "SourceStatus",
     "StageTime",
     "StepRow",
     "Store",

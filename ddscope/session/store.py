@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ddscope.model import Fact, Header, Mark, Probe, Stack, Tensor
+from ddscope.model import Fact, Header, Mark, Position, Probe, Stack, Tensor
 from ddscope.session import panes
 from ddscope.session.first import FirstPaint, first_paint
 from ddscope.session.marks import MarksBeside
@@ -163,6 +163,12 @@ class Store(RequestViews):
                 if isinstance(record := self.record(number), Mark):
                     rows.append(panes.mark_row(number, record, self.find(record.at.src, record.at.seq)))
             return rows + [panes.mark_row(None, mark, self.find(mark.at.src, mark.at.seq)) for mark in self.beside.all]
+
+    def add_mark_beside(self, text: str, at: Position) -> None:
+        """Keep a note beside the file. Raises TraceError when it cannot be written."""
+        with self.lock:
+            self.beside.add(text, at)
+            self.version += 1
 
     def probes(self, at: int | None = None) -> list[ProbeRow]:
         """The newest answer of every rung."""

@@ -1,0 +1,317 @@
+"""A session: a trace file, the store over it, the thread that takes it in, and, while live, the sources that fill it.
+
+Live and replay differ only in who writes the file. The screen and the command line hold a Session and ask its store.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+from ddscope.model import Position, Record
+from ddscope.session.first import FirstPaint
+from ddscope.session.spool import Spool
+from ddscope.session.store import Store
+from ddscope.sources import SocketSource
+from ddscope.trace import TraceError, Unknown
+
+T = TypeVar("T")
+Observer = Callable[[Record | Unknown, int], None]
+"""Gets every record of the file once, in order, with its number. `Diagnosis.observe` is one."""
+
+POLL_S = 0.02  # longest the store is kept busy at a time
+IDLE_LIVE_S = 0.05  # a sink wakes the thread at once; this only bounds what nobody announced
+IDLE_REPLAY_S = 0.25
+DRAIN_S = 10.0
+
+
+class SessionError(ValueError):
+    """What was asked cannot be done in this session. The message is one sentence a person can act on."""
+
+
+class Source(Protocol):
+    """A live source of lines, as `ddscope.sources` has them."""
+
+    reason: str
+
+    @property
+    def state(self) -> str:
+        """How it stands."""
+
+    def start(self) -> None:
+        """Begin in the background."""
+
+    def stop(self) -> None:
+        """End; nothing reaches the sink afterwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStatus:
+    """How a source stands: its name, its own word for the state, and why in a sentence."""
+
+    name: str
+    state: str
+    reason: str
+
+
+class Session:
+    """What a screen or a command works with, made by `run` or `replay`. Nothing comes before `start` (or entering it).
+
+    store: the views. path: the trace. first: the step to show before the index is there (replay). trouble: why the
+    session can no longer go on as it should, in a sentence, else None.
+    """
+
+    def __init__(self, path: Path, *, spool: Spool | None = None, use_sidecar: bool = True) -> None:
+        self.path = path
+        self.store = Store(path, use_sidecar=use_sidecar and spool is None, growing=spool is not None)
+        self.first: FirstPaint | None = None
+        self.trouble: str | None = None
+        self._spool = spool
+        self._engine: SocketSource | None = None
+        self._sources: list[tuple[str, Source]] = []
+        self._observers: list[Observer] = []
+        self._observed = 0
+        self._observing = threading.RLock()
+        self._wake = threading.Event()
+        self._changed = threading.Condition()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._finished = False
+
+    # making ---------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def run(
+        cls,
+        socket: str | Path | None = None,
+        *,
+        out: Path | None = None,
+        units: Sequence[str] = (),
+        log_files: Sequence[Path] = (),
+        observers: Sequence[Observer] = (),
+    ) -> Session:
+        """A live session, started: the engine behind a unix socket, journals of local units, log files.
+
+        out: where to record; None keeps it among the recent sessions. Raises TraceError when it cannot be recorded.
+        """
+        session = cls.live(out)
+        if socket is not None:
+            session._engine = SocketSource(socket, session.sink)
+            session.add_source("engine", session._engine)
+        for unit in units:
+            session.add_source(f"journal/{unit}", _journal(unit, session.sink))
+        for path in log_files:
+            session.add_source(f"log/{path.name}", _log_file(path, session.sink))
+        for observer in observers:
+            session.observe(observer)
+        session.start()
+        return session
+
+    @classmethod
+    def live(cls, out: Path | None = None) -> Session:
+        """A live session without sources yet; they feed `sink`."""
+        spool = Spool(out)
+        return cls(spool.path, spool=spool)
+
+    @classmethod
+    def replay(
+        cls, path: str | Path, at: int | None = None, *, observers: Sequence[Observer] = (), use_sidecar: bool = True
+    ) -> Session:
+        """A trace file. `first` holds the last step, or the last one with step number `at`, at once; the rest follows.
+
+        Raises TraceError when the file cannot be opened, is no trace, or needs a newer reader.
+        """
+        session = cls(Path(path), use_sidecar=use_sidecar)
+        session.first = session.store.first_paint(at)
+        for observer in observers:
+            session.observe(observer)
+        return session
+
+    def add_source(self, name: str, source: Source) -> None:
+        """Add a source before `start`."""
+        self._sources.append((name, source))
+
+    def observe(self, observer: Observer) -> None:
+        """Add an observer before `start`. It is called on the session's thread."""
+        self._observers.append(observer)
+
+    # running --------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the sources and the thread; a second call does nothing."""
+        if self._thread is not None or self._finished:
+            return
+        self._thread = threading.Thread(target=self._work, name="session", daemon=True)
+        self._thread.start()
+        for _, source in self._sources:
+            source.start()
+
+    def sink(self, lines: bytes) -> None:
+        """Whole encoded lines from a source, on its thread."""
+        if self._spool is None:
+            raise SessionError("A replay takes no new records.")
+        self._spool.sink(lines)
+        self._wake.set()
+
+    def finish(self) -> None:
+        """Stop the sources, take in what is left, write the footer. The store stays open. May be called twice."""
+        if self._finished:
+            return
+        self._finished = True
+        for _, source in self._sources:
+            source.stop()
+        self._stopping.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._spool is not None:
+            self._spool.close()
+            deadline = time.monotonic() + DRAIN_S
+            while (self._once() or not self.settled) and time.monotonic() < deadline:
+                pass
+        self._tell()
+
+    def close(self) -> None:
+        """`finish`, and give the file back."""
+        self.finish()
+        self.store.close()
+
+    def __enter__(self) -> Session:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def _work(self) -> None:
+        idle = IDLE_LIVE_S if self.is_live else IDLE_REPLAY_S
+        while not self._stopping.is_set():
+            self._wake.clear()
+            try:
+                if self._spool is not None:
+                    self._spool.tick()
+            except TraceError as error:
+                self.trouble = str(error)
+            if not self._once():
+                self._wake.wait(idle)
+
+    def _once(self) -> bool:
+        """One round of taking in; True when there was something."""
+        changed = self.store.poll(POLL_S)
+        changed = self._feed(POLL_S) or changed
+        if changed:
+            self._tell()
+        return changed
+
+    def _feed(self, budget_s: float) -> bool:
+        """Give the observers the next records."""
+        if not self._observers or self._observed >= self.store.n:
+            return False
+        deadline = time.perf_counter() + budget_s
+        while self._observed < self.store.n and time.perf_counter() < deadline:
+            record = self.store.trace.record(self._observed)
+            with self._observing:
+                for observer in list(self._observers):
+                    try:
+                        observer(record, self._observed)
+                    except Exception as error:  # the session must outlive whoever watches it
+                        self._observers.remove(observer)
+                        self.trouble = f"An observer failed on record {self._observed:,} and is off: {error!r:.200}."
+                self._observed += 1
+        return True
+
+    def _tell(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    # asking ---------------------------------------------------------------------------------------------------
+
+    @property
+    def is_live(self) -> bool:
+        """Records are still being written by this session (or were, until `finish`)."""
+        return self._spool is not None
+
+    @property
+    def can_control(self) -> bool:
+        """There is an engine that takes commands."""
+        return self._engine is not None and not self._finished
+
+    @property
+    def version(self) -> int:
+        """Moves when anything a person can see changed."""
+        return self.store.version + self._observed
+
+    @property
+    def observed(self) -> int:
+        """Records the observers have been given: moves when findings may have changed."""
+        return self._observed
+
+    @property
+    def settled(self) -> bool:
+        """Everything in the file has been taken in and observed."""
+        return self.store.settled and (not self._observers or self._observed >= self.store.n)
+
+    @property
+    def sources(self) -> list[SourceStatus]:
+        """How the sources stand."""
+        return [SourceStatus(name, str(source.state), source.reason) for name, source in self._sources]
+
+    def ask(self, question: Callable[[], T]) -> T:
+        """Ask an observer something while it is not being fed: `session.ask(diagnosis.findings)`."""
+        with self._observing:
+            return question()
+
+    def wait_for(self, reached: Callable[[Store], bool], timeout_s: float | None = None) -> bool:
+        """Wait until the store says so; False when the time is over first. Not from the session's own thread."""
+        with self._changed:
+            return self._changed.wait_for(lambda: reached(self.store), timeout_s)
+
+    def first_record(self) -> int | None:
+        """Record number of the step of `first`; None until it has been taken in."""
+        return self.store.record_at(self.first.offset) if self.first is not None else None
+
+    # doing ----------------------------------------------------------------------------------------------------
+
+    def control(self, command: str, **args: Any) -> None:
+        """Give the engine a command. Raises SessionError without an engine, SourceError when it cannot be reached."""
+        if self._engine is None or self._finished:
+            raise SessionError(f"There is no engine to take `{command}`: this is a recording.")
+        self._engine.send(command, args)
+
+    def mark(self, text: str, at: int) -> None:
+        """Keep a person's note at a record: in the spool while live, beside the file in a replay (see `marks`).
+
+        Raises SessionError when there is no such record, TraceError when the note cannot be written.
+        """
+        if not 0 <= at < self.store.n:
+            raise SessionError(f"There is no record {at:,} to put a note at.")
+        index = self.store.trace.index
+        while at > 0 and index.src[at] < 0:  # a damaged line names no source: the note goes to the record before it
+            at -= 1
+        position = Position(self.store.source(at), max(index.seq[at], 0))
+        if self._spool is not None and not self._finished:
+            self._spool.mark(text, position)
+            self._wake.set()
+        else:
+            self.store.add_mark_beside(text, position)
+            self._tell()
+
+
+def _journal(unit: str, sink: Callable[[bytes], None]) -> Source:
+    from ddscope.sources import JournalSource
+
+    return JournalSource(unit, sink)
+
+
+def _log_file(path: Path, sink: Callable[[bytes], None]) -> Source:
+    from ddscope.sources import LogFileSource
+
+    return LogFileSource(path, sink)
+
+
+__all__ = ["Observer", "Session", "SessionError", "Source", "SourceStatus", "TraceError"]
