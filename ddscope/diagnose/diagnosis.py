@@ -28,7 +28,7 @@ class Diagnosis:
         self._cached: list[Finding] | None = None
 
     def observe(self, record: object, index: int | None = None) -> None:
-        """Take in the next record; index is its number in the file. Anything that is no Record (an unknown type) is ignored."""
+        """Take in the next record; index is its number in the file. What is no Record (an unknown type) is ignored."""
         route = self._routes.get(type(record))
         if route is None:
             route = self._route(type(record))

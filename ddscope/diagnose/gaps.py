@@ -1,6 +1,7 @@
 """Missing records: what a `gap` on an engine's stream means for the other findings.
 
-No rule of this package concludes from silence, but a rate over a stream with holes is a rate over what arrived, and that is said.
+No rule of this package concludes from silence, but a rate over a stream with holes is a rate over what arrived, and
+that is said.
 """
 
 from __future__ import annotations

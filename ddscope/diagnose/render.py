@@ -30,7 +30,7 @@ def to_json(finding: Finding) -> dict[str, Any]:
 
 def visible(text: str) -> str:
     """Foreign text on one line, control characters shown as ⟨hex⟩, so that no log line can steer a terminal."""
-    return "".join(c if c.isprintable() else "⟨%02x⟩" % ord(c) for c in text)
+    return "".join(c if c.isprintable() else f"⟨{ord(c):02x}⟩" for c in text)
 
 
 def render_text(findings: Iterable[Finding], width: int = WIDTH) -> str:
@@ -70,10 +70,5 @@ def _place(src: str, seq: int, record: int | None) -> str:
 
 
 def _wrap(text: str, width: int, first: str, rest: str | None = None) -> list[str]:
-    return textwrap.wrap(
-        visible(text),
-        width,
-        initial_indent=first,
-        subsequent_indent=first if rest is None else rest,
-        break_long_words=True,
-    ) or [first.rstrip()]
+    after = first if rest is None else rest
+    return textwrap.wrap(visible(text), width, initial_indent=first, subsequent_indent=after) or [first.rstrip()]

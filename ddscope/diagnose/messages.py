@@ -1,0 +1,29 @@
+"""The text of records that carry a framework's own message: log lines and `engine.error` facts."""
+
+from __future__ import annotations
+
+from ddscope.model import Fact, Log, Record, text_bytes
+
+MAX_MESSAGE = 20_000
+"""Characters looked at: a config dump of megabytes on one line is not searched to its end."""
+
+
+def message_of(record: Record) -> str | None:
+    """The message, undecodable bytes replaced; None for any other record and for a log line without one."""
+    if isinstance(record, Log):
+        message = record.message
+        if message is None or isinstance(message, str):
+            return message[:MAX_MESSAGE] if message else None
+        return text_bytes(message)[:MAX_MESSAGE].decode("utf-8", "replace")
+    if isinstance(record, Fact) and record.name == "engine.error" and isinstance(record.value, dict):
+        text = record.value.get("message")
+        return text[:MAX_MESSAGE] if isinstance(text, str) else None
+    return None
+
+
+def error_rid(record: Record) -> str | None:
+    """The request that an `engine.error` fact ended."""
+    if isinstance(record, Fact) and isinstance(record.value, dict):
+        rid = record.value.get("rid")
+        return rid if isinstance(rid, str) else None
+    return None

@@ -1,0 +1,42 @@
+"""How findings write numbers, lists and shares. Pure text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import isfinite
+
+_SMALL = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+
+
+def number_word(n: int) -> str:
+    """Small counts as words, the rest as digits with separators: `five`, `37`, `2,880`."""
+    return _SMALL[n] if 0 <= n < len(_SMALL) else f"{n:,}"
+
+
+def plural(n: int, noun: str, nouns: str | None = None) -> str:
+    """`1 step`, `2 steps`, `1,024 steps`."""
+    return f"{n:,} {noun if n == 1 else nouns or noun + 's'}"
+
+
+def listed(items: Iterable[object], limit: int = 8) -> str:
+    """`3, 4, 5`; at most `limit` of them, then how many more."""
+    texts = [str(item) for item in items]
+    if len(texts) > limit:
+        return ", ".join(texts[:limit]) + f" and {len(texts) - limit:,} more"
+    return ", ".join(texts)
+
+
+def curve_text(curve: Sequence[float]) -> str:
+    """A depth curve: `.88 .66 .45`; a depth that was never reached reads `0`."""
+    return " ".join(f"{p:.2f}".removeprefix("0") if p > 0 else "0" for p in curve) or "nothing"
+
+
+def quantity(value: float) -> str:
+    """A difference, a tolerance: three significant digits (`9.8`, `7e-05`); infinite ones in words."""
+    return f"{value:.3g}" if isfinite(value) else "an infinite amount"
+
+
+def excerpt(text: str, limit: int = 240) -> str:
+    """Foreign text cut to `limit` characters, with a mark where it was cut."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= limit else flat[: limit - 1] + "…"
