@@ -18,7 +18,7 @@ from ddscope.trace.codec import Damaged, Unknown, decode
 from ddscope.trace.errors import TraceError
 from ddscope.trace.index import TraceIndex
 
-CHUNK = 1 << 20
+CHUNK = 1 << 18
 MAX_LINE = 64 << 20
 """Longer lines are indexed as damaged, unread, so that one hostile line cannot fill the memory."""
 

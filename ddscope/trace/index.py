@@ -1,7 +1,7 @@
 """The index of a trace: parallel columns, a few machine words a record, no payloads and no files.
 
-`TraceFile` feeds it whole lines in order; the sidecar stores its columns. Everything is readable by one thread while
-another appends: `n` moves last.
+`TraceFile` feeds it whole lines in order; the sidecar stores its columns. One thread may read while another appends:
+`n` moves last, and a column may already be longer.
 """
 
 from __future__ import annotations
@@ -13,20 +13,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from ddscope.model import RECORD_TYPES
-from ddscope.trace.codec import UNREADABLE, Damaged
-from ddscope.trace.heads import (
-    KIND_OF_CLASS,
-    AnyHead,
-    FinishHead,
-    GapHead,
-    LogHead,
-    OkHead,
-    ProbeHead,
-    RequestHead,
-    StepHead,
-    decode_head,
-    decode_strict,
-)
+from ddscope.trace.heads import DamagedHead, FlagsHead, Head, complete_step, decode_head, decode_heads
 
 RECORD_KINDS: tuple[str, ...] = (*RECORD_TYPES, "unknown", "damaged")
 """Names of the numbers in `TraceIndex.kind`."""
@@ -42,15 +29,27 @@ UNCOMMITTED = 64  # step has times but none for its commit: a breakpoint stopped
 UNKNOWN_COUNT = 128  # gap that does not know how much is missing
 PRIORITY_SHIFT = 8  # log: bits 8 to 11 hold syslog priority + 1, 0 when the record has none
 
-_KIND_OF_CLASS = {cls: KIND[name] for cls, name in KIND_OF_CLASS.items()}
-_STEP, _HEADER, _GAP = KIND["step"], KIND["header"], KIND["gap"]
-
 # Column name → array type code. The order is the sidecar's.
 COLUMNS: dict[str, str] = {
-    "offset": "q", "length": "I", "t": "q", "mono": "q", "kind": "B", "src": "i", "seq": "q",
+    "offset": "q", "length": "q", "t": "q", "mono": "q", "kind": "B", "src": "i", "seq": "q",
     "rid": "i", "step": "q", "accepted": "i", "emitted": "i", "nodes": "i", "total_us": "q", "flags": "H",
 }  # fmt: skip
-_SPARSE = ("rid", "step", "accepted", "emitted", "nodes", "total_us")
+
+_STEP, _HEADER, _GAP, _LOG, _FINISH = (KIND[name] for name in ("step", "header", "gap", "log", "finish"))
+_UNKNOWN, _DAMAGED = KIND["unknown"], KIND["damaged"]
+_CHECKED = {KIND["tensor"], KIND["probe"]}
+_INT32 = 2**31 - 1
+
+
+class _KindNumbers(dict[str, int]):
+    """Type of a head → kind; whatever is not in this version is "unknown", also a type with that very name."""
+
+    def __missing__(self, name: str) -> int:
+        return _UNKNOWN
+
+
+_NUMBER_OF_TYPE = _KindNumbers((name, KIND[name]) for name in RECORD_TYPES)
+_PRIORITY_BITS = {priority: (priority + 1) << PRIORITY_SHIFT for priority in range(15)}
 
 
 class Counters(NamedTuple):
@@ -62,7 +61,7 @@ class Counters(NamedTuple):
 
 
 class Interned(dict[str, int]):
-    """Strings ↔ small ints, numbered by first use; `names` is the way back."""
+    """Strings → small ints, numbered by first use; `names` is the way back."""
 
     def __init__(self, names: Sequence[str] = ()) -> None:
         super().__init__((name, number) for number, name in enumerate(names))
@@ -80,9 +79,11 @@ class TraceIndex:
 
     offset, length: bytes, newline not counted in length.    t, mono: µs (a damaged line repeats its predecessor's).
     kind: number into RECORD_KINDS.    src: number into `sources`, -1 when damaged beyond telling.    seq: -1 likewise.
-    rid: number into `rids` for request, step and finish, else -1.    step: step number, else -1.
+    rid: number into `rids` where the record has one, else -1.    step: step number, else -1.
     accepted, nodes, total_us: of steps, -1 when unknown.    emitted: token ids of a step, total of a finish, else -1.
     flags: bit set, see the constants of this module.
+
+    by_kind: type → record numbers.    steps_of: rid → record numbers of its steps, in file order.
     """
 
     offset: array[int]
@@ -107,33 +108,33 @@ class TraceIndex:
             setattr(self, name, array(code))
         self.by_kind: dict[str, array[int]] = {name: array("I") for name in RECORD_KINDS}
         self.steps_of: dict[str, array[int]] = {}
-        self._srcs = Interned()
-        self._rids = Interned()
-        self._received: Tally[int] = Tally()
-        self._dropped: Tally[int] = Tally()
-        self._earlier: dict[int, int] = {}  # source → seqs used by its earlier runs (each begins with a header)
-        self._last_seq: dict[int, int] = {}
+        self.source_numbers = Interned()
+        self.rid_numbers = Interned()
+        self.received: Tally[int] = Tally()
+        self.dropped: Tally[int] = Tally()
+        self.earlier: dict[int, int] = {}  # source → seqs used by its earlier runs; each run begins with a header
+        self.last_seq: dict[int, int] = {}
 
     @property
     def sources(self) -> list[str]:
         """Names of the numbers in `src`."""
-        return self._srcs.names
+        return self.source_numbers.names
 
     @property
     def rids(self) -> list[str]:
         """Names of the numbers in `rid`."""
-        return self._rids.names
+        return self.rid_numbers.names
 
     @property
     def counters(self) -> dict[str, Counters]:
-        """Per source: emitted (seqs used so far), received (records here, gaps with a count not), dropped (their sum)."""
+        """Per source: emitted (seqs used), received (records that are no gap with a count), dropped (sum of those gaps)."""
         return {
             name: Counters(
-                self._earlier.get(number, 0) + self._last_seq.get(number, -1) + 1,
-                self._received[number],
-                self._dropped[number],
+                self.earlier.get(number, 0) + self.last_seq.get(number, -1) + 1,
+                self.received[number],
+                self.dropped[number],
             )
-            for name, number in list(self._srcs.items())
+            for number, name in enumerate(self.sources)
         }
 
     def kind_name(self, i: int) -> str:
@@ -149,167 +150,149 @@ class TraceIndex:
 
     def extend(self, lines: Sequence[bytes]) -> None:
         """Index whole lines (without newlines) that follow the indexed ones in the file, each ended by one newline."""
-        if not lines:
-            return
-        try:
-            heads: list[AnyHead] = list(map(decode_strict, lines))
-        except UNREADABLE:
-            heads = list(map(decode_head, lines))
-        kinds = bytes(map(_KIND_OF_CLASS.__getitem__, map(type, heads)))
-        if KIND["damaged"] in kinds:
-            self._place_damaged(heads)
-        self._append_plain(heads, kinds, list(map(len, lines)))
-        self._append_special(heads, kinds)
-        self._count(heads, kinds)
+        if lines:
+            self._append(decode_heads(lines), lines)
+
+    def skip(self, length: int, reason: str) -> None:
+        """Index one line of `length` bytes, newline not counted, that nobody decodes."""
+        head = DamagedHead(type="", src="", seq=-1, t=-1, mono=-1, reason=reason)
+        self._append([head], [b""], length)
+
+    def _append(self, heads: list[Head], lines: Sequence[bytes], length: int | None = None) -> None:
+        kinds = bytearray([_NUMBER_OF_TYPE[head.type] for head in heads])
+        if _STEP in kinds:
+            for i, kind in enumerate(kinds):
+                if kind == _STEP and not complete_step(heads[i]):
+                    heads[i] = decode_head(lines[i])
+        if DamagedHead in set(map(type, heads)):
+            self._place_damaged(heads, kinds)
+        rows = self._rows(kinds)
+        self._append_common(heads, [length] if length is not None else list(map(len, lines)))
+        self._append_particular(heads, rows)
+        self._count(heads, rows)
+        for number, of_kind in rows.items():
+            self.by_kind[RECORD_KINDS[number]].fromlist(of_kind)
+        self.kind.frombytes(kinds)
         self.end = self.offset[-1] + self.length[-1] + 1
         self.n = len(self.kind)
 
-    def _place_damaged(self, heads: list[AnyHead]) -> None:
-        """Give damaged lines without a time the time before them, so that the columns stay sorted as far as they were."""
+    def _place_damaged(self, heads: list[Head], kinds: bytearray) -> None:
+        """Mark damaged lines, and give those without a time the time before them, so that columns stay searchable."""
         t, mono = (self.t[-1], self.mono[-1]) if self.n else (0, 0)
         for i, head in enumerate(heads):
-            if isinstance(head, Damaged) and not head.src:
-                heads[i] = Damaged(type="", raw=b"", src="", seq=-1, t=t, mono=mono, reason=head.reason)
-            t, mono = heads[i].t, heads[i].mono
+            if type(head) is DamagedHead:
+                kinds[i] = _DAMAGED
+                if not head.src:
+                    head.t, head.mono = t, mono
+            t, mono = head.t, head.mono
 
-    def _append_plain(self, heads: list[AnyHead], kinds: bytes, lengths: list[int]) -> None:
-        """The columns that every record fills; the others get their `absent`."""
-        count = len(heads)
-        offsets = list(accumulate((length + 1 for length in lengths), initial=self.end))
+    def _rows(self, kinds: bytearray) -> dict[int, list[int]]:
+        """Kind → numbers of the records of this batch that are of it; kinds that do not occur are left out."""
+        present = set(kinds)
+        if len(present) == 1:
+            return {kinds[0]: list(range(self.n, self.n + len(kinds)))}
+        rows: dict[int, list[int]] = {kind: [] for kind in present}
+        append = {kind: of_kind.append for kind, of_kind in rows.items()}
+        for row, kind in enumerate(kinds, self.n):
+            append[kind](row)
+        return rows
+
+    def _append_common(self, heads: list[Head], lengths: list[int]) -> None:
+        """What every record has. fromlist, because extend goes through the iterator protocol at twice the cost."""
+        offsets = list(accumulate([length + 1 for length in lengths], initial=self.end))
         offsets.pop()
-        self.offset.extend(offsets)
-        self.length.extend(lengths)
-        self.t.extend([head.t for head in heads])
-        self.mono.extend([head.mono for head in heads])
-        self.seq.extend([head.seq for head in heads])
-        numbers = self._srcs
-        self.src.extend([numbers[head.src] if head.src else -1 for head in heads])
-        for name in _SPARSE:
+        self.offset.fromlist(offsets)
+        self.length.fromlist(lengths)
+        self.t.fromlist([head.t for head in heads])
+        self.mono.fromlist([head.mono for head in heads])
+        self.seq.fromlist([head.seq for head in heads])
+        numbers = self.source_numbers
+        self.src.fromlist([numbers[head.src] if head.src else -1 for head in heads])
+        rids = self.rid_numbers
+        self.rid.fromlist([-1 if head.rid is None else rids[head.rid] for head in heads])
+
+    def _append_particular(self, heads: list[Head], rows: dict[int, list[int]]) -> None:
+        """What only some types have: -1 and no flags first, then the exceptions."""
+        count = len(heads)
+        for name in ("step", "accepted", "emitted", "nodes", "total_us"):
             column: array[int] = getattr(self, name)
             column.frombytes(b"\xff" * (count * column.itemsize))  # -1 in every width
         self.flags.frombytes(bytes(2 * count))
-        self.kind.frombytes(kinds)
+        if _STEP in rows:
+            self._fill_steps(heads, rows[_STEP])
+        base, flags = self.n, self.flags
+        for row in rows.get(_LOG, ()):
+            priority = heads[row - base].priority
+            if priority is not None:
+                flags[row] = _PRIORITY_BITS.get(priority, 0)
+        for row in rows.get(_FINISH, ()):
+            total = heads[row - base].emitted
+            if isinstance(total, int):
+                self.emitted[row] = min(total, _INT32)
+        for kind in _CHECKED:
+            for row in rows.get(kind, ()):
+                if heads[row - base].ok is False:
+                    flags[row] = NOT_OK
+        for row in rows.get(_GAP, ()):
+            if heads[row - base].count is None:
+                flags[row] = UNKNOWN_COUNT
 
-    def _append_special(self, heads: list[AnyHead], kinds: bytes) -> None:
-        """What only some types have, and the lists of record numbers by type."""
-        present = set(kinds)
-        if len(present) == 1:
-            self.by_kind[RECORD_KINDS[kinds[0]]].extend(range(self.n, self.n + len(kinds)))
-        else:
-            append = [self.by_kind[name].append for name in RECORD_KINDS]
-            for i, kind in enumerate(kinds, self.n):
-                append[kind](i)
-        for kind in present:
-            fill = _FILL.get(kind)
-            if fill is None:
-                continue
-            i = kinds.find(kind)
-            while i >= 0:
-                fill(self, self.n + i, heads[i])
-                i = kinds.find(kind, i + 1)
+    def _fill_steps(self, heads: list[Head], rows: list[int]) -> None:
+        base = self.n
+        step, accepted, emitted, nodes, total_us = self.step, self.accepted, self.emitted, self.nodes, self.total_us
+        flags, steps_of = self.flags, self.steps_of
+        for row in rows:
+            head = heads[row - base]
+            step[row] = head.step
+            accepted[row] = len(head.path) - 1
+            committed = head.emitted
+            if type(committed) is list:
+                emitted[row] = len(committed)
+            if head.tree is not None:
+                nodes[row] = head.tree.nodes()
+            time = head.time
+            if time is not None:
+                if time.total is not None:
+                    total_us[row] = time.total
+                if time.commit is None:
+                    flags[row] = UNCOMMITTED
+            if head.flags is not None:
+                flags[row] |= _step_flags(head.flags)
+            records = steps_of.get(head.rid)  # type: ignore[arg-type]
+            if records is None:
+                records = steps_of[head.rid] = array("I")  # type: ignore[index]
+            records.append(row)
 
-    def _count(self, heads: list[AnyHead], kinds: bytes) -> None:
-        """Bring the counters up to date, a header that starts a source anew included."""
-        start = 0
-        for i in _positions(kinds, _HEADER):
-            number = self.src[self.n + i]
-            self._count_run(start, i)
-            last = self._last_seq.pop(number, None)
+    def _count(self, heads: list[Head], rows: dict[int, list[int]]) -> None:
+        """Bring the counters up to date, a header that starts its source anew included."""
+        start = self.n
+        for row in rows.get(_HEADER, ()):
+            self._count_run(start, row)
+            start = row
+            number = self.src[row]
+            last = self.last_seq.pop(number, None)
             if last is not None:
-                self._earlier[number] = self._earlier.get(number, 0) + last + 1
-            start = i
-        self._count_run(start, len(heads))
-        for i in _positions(kinds, _GAP):
-            head = heads[i]
-            if isinstance(head, GapHead) and head.count is not None and head.of == head.src:
-                number = self.src[self.n + i]
-                self._received[number] -= 1
-                self._dropped[number] += head.count
+                self.earlier[number] = self.earlier.get(number, 0) + last + 1
+        self._count_run(start, self.n + len(heads))
+        for row in rows.get(_GAP, ()):
+            head = heads[row - self.n]
+            if head.count is not None and head.of == head.src:
+                number = self.src[row]
+                self.received[number] -= 1
+                self.dropped[number] += head.count
 
     def _count_run(self, start: int, stop: int) -> None:
-        """Count records start to stop of the batch, between which no source starts anew."""
-        srcs = self.src[self.n + start : self.n + stop]
-        self._received.update(srcs)
-        self._last_seq.update(zip(srcs, self.seq[self.n + start : self.n + stop], strict=True))
+        """Count records start to stop, between which no source starts anew."""
+        srcs = self.src[start:stop]
+        self.received.update(srcs)
+        self.last_seq.update(zip(srcs, self.seq[start:stop], strict=True))
 
 
-def _positions(kinds: bytes, kind: int) -> list[int]:
-    found = []
-    i = kinds.find(kind)
-    while i >= 0:
-        found.append(i)
-        i = kinds.find(kind, i + 1)
-    return found
-
-
-def _fill_step(index: TraceIndex, i: int, head: StepHead) -> None:
-    index.rid[i] = index._rids[head.rid]
-    index.step[i] = head.step
-    path, emitted, tree, time, flags = head.path, head.emitted, head.tree, head.time, head.flags
-    if path is not None:
-        index.accepted[i] = len(path) - 1
-    if emitted is not None:
-        index.emitted[i] = len(emitted)
-    if tree is not None:
-        index.nodes[i] = _count_items(bytes(tree.parents))
-    bits = 0
-    if time is not None:
-        if time.total is not None:
-            index.total_us[i] = time.total
-        if time.commit is None:
-            bits = UNCOMMITTED
-    if flags is not None:
-        if flags.nonfinite and any(flags.nonfinite.values()):
-            bits |= NONFINITE
-        bits |= (
-            (TRUNCATED if flags.truncated else 0)
-            | (SAMPLED if flags.sampled else 0)
-            | (GRAPH if flags.graph else 0)
-            | (OVERLAP if flags.overlap else 0)
-        )
-    index.flags[i] = bits
-    records = index.steps_of.get(head.rid)
-    if records is None:
-        records = index.steps_of[head.rid] = array("I")
-    records.append(i)
-
-
-def _count_items(parents: bytes) -> int:
-    """Length of a JSON list of numbers, from its text."""
-    commas = parents.count(b",")
-    return commas + 1 if commas or parents.strip(b"[] \t\r\n") else 0
-
-
-def _fill_request(index: TraceIndex, i: int, head: RequestHead) -> None:
-    index.rid[i] = index._rids[head.rid]
-
-
-def _fill_finish(index: TraceIndex, i: int, head: FinishHead) -> None:
-    index.rid[i] = index._rids[head.rid]
-    index.emitted[i] = head.emitted
-
-
-def _fill_log(index: TraceIndex, i: int, head: LogHead) -> None:
-    if head.priority is not None and 0 <= head.priority < 15:
-        index.flags[i] = (head.priority + 1) << PRIORITY_SHIFT
-
-
-def _fill_ok(index: TraceIndex, i: int, head: OkHead | ProbeHead) -> None:
-    if head.ok is False:
-        index.flags[i] = NOT_OK
-
-
-def _fill_gap(index: TraceIndex, i: int, head: GapHead) -> None:
-    if head.count is None:
-        index.flags[i] = UNKNOWN_COUNT
-
-
-_FILL = {
-    KIND["step"]: _fill_step,
-    KIND["request"]: _fill_request,
-    KIND["finish"]: _fill_finish,
-    KIND["log"]: _fill_log,
-    KIND["tensor"]: _fill_ok,
-    KIND["probe"]: _fill_ok,
-    KIND["gap"]: _fill_gap,
-}
+def _step_flags(flags: FlagsHead) -> int:
+    return (
+        (NONFINITE if flags.nonfinite and any(flags.nonfinite.values()) else 0)
+        | (TRUNCATED if flags.truncated else 0)
+        | (SAMPLED if flags.sampled else 0)
+        | (GRAPH if flags.graph else 0)
+        | (OVERLAP if flags.overlap else 0)
+    )

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ddscope.trace.codec import NOT_TOLD, Unknown
-from ddscope.trace.heads import KIND_OF_CLASS, AnyHead, GapHead, decode_head
+from ddscope.trace.heads import DamagedHead, Head, decode_heads
 
 
 class Tally:
@@ -22,21 +21,21 @@ class Tally:
 
     def add(self, lines: bytes) -> None:
         """Count whole lines."""
-        for line in lines.split(b"\n")[:-1]:
-            self.add_head(decode_head(line))
+        for head in decode_heads(lines.split(b"\n")[:-1]):
+            self.add_head(head)
 
-    def add_head(self, head: AnyHead) -> None:
+    def add_head(self, head: Head) -> None:
         """Count one record."""
-        kind = head.type if isinstance(head, Unknown) else KIND_OF_CLASS[type(head)]
-        if kind:
-            self.types[kind] += 1
-        if head.seq == NOT_TOLD:
+        if head.type:
+            self.types[head.type] += 1
+        if type(head) is DamagedHead and not head.src:
             return
-        if kind == "header" and head.src in self.last_seq:
-            self._earlier[head.src] += self.last_seq[head.src] + 1
-        self.last_seq[head.src] = head.seq
-        if isinstance(head, GapHead) and head.count is not None and head.of == head.src:
-            self.dropped[head.src] += head.count
+        src = head.src
+        if head.type == "header" and src in self.last_seq:
+            self._earlier[src] += self.last_seq[src] + 1
+        self.last_seq[src] = head.seq
+        if head.count is not None and head.type == "gap" and head.of == src:
+            self.dropped[src] += head.count
 
     def next_seq(self, src: str) -> int:
         """The first sequence number that the source has not used."""
