@@ -50,7 +50,7 @@ def make_tree(
     truncated: bool = False,
     **fields: Any,
 ) -> TreeView:
-    """A tree of len(parents) nodes. Token of node i is i, its text texts[i] or "t<i>"; the target chose along `path`."""
+    """A tree of len(parents) nodes. Token of node i is i, texts[i] or "t<i>"; the target chose along `path`."""
     n = len(parents)
     table = TokenTable()
     shown = {i: f" t{i}" for i in range(n + 1)} | dict(texts or {})

@@ -63,7 +63,7 @@ class LinePane(ScrollView, can_focus=True, inherit_bindings=False):
 
     def render_line(self, y: int) -> Strip:
         """One line of the screen."""
-        width, height = self.size
+        width, height = self.scrollable_size
         if words := self.empty_text():
             return self._empty_line(words, y, width, height)
         line = self.line_at(y)
@@ -86,26 +86,36 @@ class LinePane(ScrollView, can_focus=True, inherit_bindings=False):
         """Lay the pane's own colours under a strip."""
         return strip.apply_style(self.rich_style)
 
+    def jump_to(self, x: int | None = None, y: int | None = None) -> None:
+        """Scroll to a cell or line at once, also before the scrollbars know how much there is."""
+        self.scroll_to(
+            None if x is None else max(x, 0),
+            None if y is None else max(y, 0),
+            animate=False,
+            force=True,
+            immediate=True,
+        )
+
     def show_line(self, line: int, margin: int = 0, foot: int = 0) -> None:
         """Scroll so that content line `line` is on the screen with `margin` lines around it, above `foot` lines."""
-        room = max(self.size.height - self.HEADING_LINES - foot, 1)
+        room = max(self.scrollable_size.height - self.HEADING_LINES - foot, 1)
         margin = min(margin, (room - 1) // 2)
         top = self.scroll_offset.y
         goal = min(max(top, line + margin - room + 1), line - margin)
-        self.scroll_to(y=max(goal, 0), animate=False, immediate=True)
+        self.jump_to(y=goal)
 
     def show_columns(self, start: int, end: int) -> None:
         """Scroll sideways so that cells start to end are on the screen, the start first."""
-        width = self.size.width
+        width = self.scrollable_size.width
         left = self.scroll_offset.x
         goal = min(max(left, end - width), start)
-        self.scroll_to(x=max(goal, 0), animate=False, immediate=True)
+        self.jump_to(x=goal)
 
     def refresh_content_line(self, line: int) -> None:
         """Draw one content line again."""
         y = line + self.HEADING_LINES - self.scroll_offset.y
-        if self.HEADING_LINES <= y < self.size.height:
-            self.refresh(Region(0, y, self.size.width, 1))
+        if self.HEADING_LINES <= y < self.scrollable_size.height:
+            self.refresh(Region(0, y, self.scrollable_size.width, 1))
 
     def line_at(self, y: int) -> int | None:
         """Content line at y of the pane; None on the heading."""

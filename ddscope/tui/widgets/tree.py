@@ -34,6 +34,10 @@ class DraftTree(LinePane):
     HEADING_LINES = 1
     ALLOW_SELECT = False
 
+    DEFAULT_CSS = """
+    DraftTree { scrollbar-gutter: stable; }
+    """
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "to_parent", "To the parent", show=False),
         Binding("right,l", "to_child", "To the first child", show=False),
@@ -94,10 +98,10 @@ class DraftTree(LinePane):
             self._at = new.path[-1] if new is not None and new.path else 0
             self.set_reactive(DraftTree.cursor, self._at)
             self._hover = None
-            self.scroll_to(y=0, animate=False, immediate=True)
+            self.jump_to(y=0)
         if old is None or new is None or old.rid != new.rid:
             self._widths = ()
-            self.scroll_to(x=0, animate=False, immediate=True)
+            self.jump_to(x=0)
         self._relayout()
 
     def watch_cursor(self, index: int) -> None:
@@ -121,7 +125,7 @@ class DraftTree(LinePane):
 
     def on_resize(self) -> None:
         """Room decides how wide tokens are drawn and how much is folded."""
-        if self._room != (self.size.width, self.size.height):
+        if self._room != (self.scrollable_size.width, self.scrollable_size.height):
             self._relayout()
 
     def on_mount(self) -> None:
@@ -134,14 +138,14 @@ class DraftTree(LinePane):
 
     def _changed(self) -> None:
         """Something that is drawn changed: extent, border, screen."""
-        if not self.is_mounted or not self.size.width:
+        if not self.is_mounted or not self.scrollable_size.width:
             return
         self._foot = []
         if self.view is None:
             self.set_extent(0, 0)
         else:
             layout = self.drawing()
-            self._foot = tree_paint.foot(self.view, self.stopped, self.palette, self.size.width)
+            self._foot = tree_paint.foot(self.view, self.stopped, self.palette, self.scrollable_size.width)
             self._notes = self._wrapped_notes(self.view)
             self._trace_chain()
             self.set_extent(layout.width + 1, len(layout.rows) + len(self._notes) + len(self._foot))
@@ -149,7 +153,7 @@ class DraftTree(LinePane):
         self.refresh()
 
     def _wrapped_notes(self, view: TreeView) -> list[tuple[str, bool]]:
-        width = max(self.size.width - 2, 20)
+        width = max(self.scrollable_size.width - 2, 20)
         lines = [
             (line, alarming)
             for text, alarming in tree_paint.notes(view)
@@ -175,12 +179,12 @@ class DraftTree(LinePane):
         """The layout on the screen, made once for a tree, the room, and what is folded. Call with a `view` set."""
         if self._layout is None:
             assert self.view is not None
-            self._room = (self.size.width, self.size.height)
+            self._room = (self.scrollable_size.width, self.scrollable_size.height)
             shown = fold(self.view, self._folding())
             if self.outline:
                 self._layout = tree_outline.outline(self.view, shown)
             else:
-                room = self.size.width
+                room = self.scrollable_size.width
                 self._layout = sentence(
                     self.view, shown, probabilities=self.show_probabilities, room=room, previous=self._widths
                 )
@@ -188,7 +192,7 @@ class DraftTree(LinePane):
         return self._layout
 
     def _folding(self) -> Folding:
-        rows = None if self._all_open else max(ROWS_AT_LEAST, SCREENS * self.size.height)
+        rows = None if self._all_open else max(ROWS_AT_LEAST, SCREENS * self.scrollable_size.height)
         return Folding(rows, self._opened, self._shut, self._reveal)
 
     def _trace_chain(self) -> None:
@@ -202,7 +206,12 @@ class DraftTree(LinePane):
     def _show_cursor(self) -> None:
         """Bring the node under the cursor on the screen, out of a fold if need be."""
         view = self.view
-        if view is None or not self.is_mounted or not self.size.width or not 0 <= self.cursor < len(view.nodes):
+        if (
+            view is None
+            or not self.is_mounted
+            or not self.scrollable_size.width
+            or not 0 <= self.cursor < len(view.nodes)
+        ):
             return
         if self._at not in self.drawing().spots:
             self._at = self.cursor
@@ -226,15 +235,15 @@ class DraftTree(LinePane):
 
     def render_line(self, y: int) -> Strip:
         """The foot stays at the bottom of the pane."""
-        first = self.size.height - len(self._foot)
+        first = self.scrollable_size.height - len(self._foot)
         if self.view is not None and self._foot and y >= max(first, self.HEADING_LINES):
             strip = Strip(Segment(text, style) for text, style in self._foot[y - first])
-            return self.finish(strip.crop_extend(0, self.size.width, None))
+            return self.finish(strip.crop_extend(0, self.scrollable_size.width, None))
         return super().render_line(y)
 
     def draw_heading(self, y: int) -> Iterable[Piece]:
         """Depth numbers over their columns, and what lies outside the pane."""
-        layout, palette, width = self.drawing(), self.palette, self.size.width
+        layout, palette, width = self.drawing(), self.palette, self.scrollable_size.width
         if self.outline:
             at = layout.notes_at if isinstance(layout, tree_outline.OutlineLayout) else 0
             line = " node".ljust(at) + tree_outline.HEADING
@@ -250,8 +259,8 @@ class DraftTree(LinePane):
     def _outside(self, layout: TreeLayout) -> str:
         """What is drawn outside the pane, in words that fit into the heading."""
         left, top = self.scroll_offset
-        width = self.size.width
-        room = self.size.height - self.HEADING_LINES - len(self._foot)
+        width = self.scrollable_size.width
+        room = self.scrollable_size.height - self.HEADING_LINES - len(self._foot)
         parts = []
         if left:
             parts.append(f"← {left}")
@@ -352,7 +361,12 @@ class DraftTree(LinePane):
     def _key_at(self, event: events.MouseEvent) -> int | None:
         offset = event.get_content_offset(self)
         row = None if offset is None else self.line_at(offset.y)
-        if self.view is None or offset is None or row is None or offset.y >= self.size.height - len(self._foot):
+        if (
+            self.view is None
+            or offset is None
+            or row is None
+            or offset.y >= self.scrollable_size.height - len(self._foot)
+        ):
             return None
         spot = self.drawing().spot_at(row, offset.x + self.scroll_offset.x)
         if spot is None:
