@@ -1,0 +1,128 @@
+"""The target: a decoder of the Llama or Qwen3 family over a static KV cache, with an explicit mask inside the block.
+
+One forward takes the tokens of a step (a prompt, a tree, one token), attends to everything committed before them, and
+returns logits and the hidden states that a drafter wants. It knows nothing of trees: positions and mask are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ddscope.engine.config import TargetConfig, read_target_config
+from ddscope.engine.layers import KVCache, Layer, Linear, Norm, RopeTable, make_layers, run_layer
+from ddscope.engine.weights import cast, layer_shapes, load_tensors
+
+PREFILL_ROWS = 512
+"""Rows of one forward at most while a prompt is read: bounds the memory of its attention scores."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """logits: [m, V] of the rows asked for; hidden: one [n, hidden] a captured layer, in the order asked for."""
+
+    logits: Tensor
+    hidden: list[Tensor]
+
+
+class Target:
+    """Weights and forward pass. Thread-safe for concurrent forwards on different caches (it holds no state of a sequence)."""
+
+    def __init__(self, config: TargetConfig, layers: list[Layer], embedding: Tensor, norm: Norm, head: Linear) -> None:
+        self.config = config
+        self.layers = layers
+        self.embedding = embedding
+        self.norm = norm
+        self.head = head
+        self.rope = RopeTable(config.stack, embedding.dtype, embedding.device)
+
+    @classmethod
+    def load(cls, folder: Path, dtype: torch.dtype, device: torch.device) -> Target:
+        """From a folder in Hugging Face's layout. Raises EngineError when it does not fit."""
+        config = read_target_config(folder)
+        stack = config.stack
+        expected = {
+            "model.embed_tokens.weight": (stack.vocab, stack.hidden),
+            "model.norm.weight": (stack.hidden,),
+            **layer_shapes(stack, "model."),
+        }
+        if not config.tied:
+            expected["lm_head.weight"] = (stack.vocab, stack.hidden)
+        buffers = [f"model.layers.{i}.self_attn.rotary_emb.inv_freq" for i in range(stack.layers)]
+        tensors = load_tensors(folder, expected, ignore=["lm_head.weight", *buffers])
+        embedding = cast(tensors["model.embed_tokens.weight"], dtype, device)
+        norm = Norm(cast(tensors["model.norm.weight"], dtype, device), stack.norm_eps)
+        head = Linear(embedding if config.tied else cast(tensors["lm_head.weight"], dtype, device))
+        return cls(config, make_layers(stack, tensors, "model.", dtype, device), embedding, norm, head)
+
+    def with_norm(self, weight: Tensor) -> Target:
+        """The same target (weights shared) with another final norm."""
+        return Target(self.config, self.layers, self.embedding, Norm(weight, self.norm.eps), self.head)
+
+    def new_cache(self, rows: int) -> KVCache:
+        """An empty cache with room for `rows` tokens."""
+        return KVCache(self.config.stack, rows, self.embedding.dtype, self.embedding.device)
+
+    def forward(
+        self,
+        ids: Sequence[int],
+        positions: list[int],
+        cache: KVCache,
+        block_bias: Tensor | None,
+        capture: Sequence[int] = (),
+        logit_rows: slice = slice(None),
+    ) -> Forward:
+        """One pass over n tokens that follow the committed rows of the cache.
+
+        ids, positions: n ≥ 1. Their K and V are written behind cache.length, which does NOT move: that is a commit.
+        block_bias:     [n, n] added to the attention scores among the n tokens (0 or -inf); None: all see all.
+        capture:        0-based layers whose output is wanted; the last layer's is taken after the final norm, as in
+                        Hugging Face's list of hidden states, entry layer + 1.
+        logit_rows:     rows for which logits are computed.
+        """
+        stack = self.config.stack
+        device = self.embedding.device
+        start = cache.length
+        cache.reserve(start + len(ids))
+        rope = self.rope.at(positions)
+        x = F.embedding(torch.tensor(ids, device=device), self.embedding)
+        wanted = set(capture)
+        seen: dict[int, Tensor] = {}
+        for number, layer in enumerate(self.layers):
+            x = run_layer(layer, stack, x, rope, cache.data[number], start, block_bias)
+            if number in wanted:
+                seen[number] = x
+        last = self.norm(x)
+        if len(self.layers) - 1 in wanted:
+            seen[len(self.layers) - 1] = last
+        return Forward(self.head(last[logit_rows]), [seen[layer] for layer in capture])
+
+    def read(self, ids: Sequence[int], cache: KVCache, capture: Sequence[int] = (), keep: int = 1) -> Forward:
+        """Plain causal pass over ids, committed to the cache: a prompt, or a text to be checked.
+
+        keep: logits of the last `keep` rows come back. Long texts go through in pieces; hidden states cover all of ids.
+        """
+        pieces: list[Forward] = []
+        for first in range(0, len(ids), PREFILL_ROWS):
+            piece = ids[first : first + PREFILL_ROWS]
+            rows = slice(max(0, len(ids) - keep - first), None)
+            at = cache.length
+            bias = self.causal_bias(len(piece)) if len(piece) > 1 else None
+            pieces.append(self.forward(piece, list(range(at, at + len(piece))), cache, bias, capture, rows))
+            cache.length += len(piece)
+        hidden = [torch.cat(parts) for parts in zip(*(piece.hidden for piece in pieces), strict=True)]
+        return Forward(torch.cat([piece.logits for piece in pieces]), hidden)
+
+    def bias(self, visible: Tensor) -> Tensor:
+        """The additive form of a [n, n] bool mask, as forward takes it."""
+        zeros = torch.zeros(visible.shape, dtype=self.embedding.dtype, device=self.embedding.device)
+        return zeros.masked_fill_(~visible.to(zeros.device), -torch.inf)
+
+    def causal_bias(self, count: int) -> Tensor:
+        """The additive plain causal mask of `count` rows."""
+        return self.bias(torch.ones(count, count, dtype=torch.bool).tril_())

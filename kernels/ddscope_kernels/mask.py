@@ -1,0 +1,45 @@
+"""Who sees whom among the nodes of a step: rows of bits as Python integers, and the tensor an attention takes.
+
+Only the block of a step is described here; every node sees the whole committed prefix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def ancestor_rows(parents: Sequence[int]) -> list[int]:
+    """[n + 1] rows of the ancestor closure: bit j of row i is set when node j is an ancestor of node i, or i itself.
+
+    parents: [n] node numbers of nodes 1 … n, parents first. Raises ValueError when a parent does not come first.
+    """
+    rows = [1]
+    for node, parent in enumerate(parents, start=1):
+        if not 0 <= parent < node:
+            raise ValueError(f"node {node} has parent {parent}: parents must come before their children")
+        rows.append(rows[parent] | 1 << node)
+    return rows
+
+
+def causal_rows(count: int) -> list[int]:
+    """[count] rows of a plain causal mask: row i sees 0 … i."""
+    return [(2 << i) - 1 for i in range(count)]
+
+
+def visibility(rows: Sequence[int], *, device: torch.device | str | None = None) -> Tensor:
+    """[m, m] bool tensor from m rows of bits (bit j of row i → [i, j]), any m.
+
+    Raises ValueError when a row has a bit at or above m.
+    """
+    count = len(rows)
+    if any(row >> count for row in rows):
+        raise ValueError(f"a row of a {count} × {count} mask has a bit beyond column {count - 1}")
+    if count == 0:
+        return torch.zeros(0, 0, dtype=torch.bool, device=device)
+    width = (count + 7) // 8
+    packed = torch.frombuffer(bytearray(b"".join(row.to_bytes(width, "little") for row in rows)), dtype=torch.uint8)
+    bits = packed.view(count, width, 1) >> torch.arange(8, dtype=torch.uint8)
+    return (bits & 1).view(count, width * 8)[:, :count].to(device=device, dtype=torch.bool)
