@@ -10,7 +10,7 @@ from textual.binding import BindingType
 
 from ddscope.tui import foreign
 from ddscope.tui.actions import DEFAULT_KEYS
-from ddscope.tui.widgets.pane import LinePane, Piece
+from ddscope.tui.widgets.pane import LinePane, Piece, over
 
 
 class Listing(LinePane):
@@ -48,7 +48,7 @@ class Listing(LinePane):
         """Pieces filled up to the pane's width, with the style of the row under them."""
         used = sum(foreign.cells(text) for text, _ in pieces)
         base = self.row_style(place)
-        return [(text, style + base) for text, style in pieces] + [(" " * max(width - used, 0), base)]
+        return [(text, over(base, style)) for text, style in pieces] + [(" " * max(width - used, 0), base)]
 
     def keep_in_view(self) -> None:
         """Scroll to the row of the time cursor."""

@@ -22,6 +22,11 @@ Piece = tuple[str, Style]
 """Text that is already `safe`, and its style."""
 
 
+def over(base: Style, style: Style) -> Style:
+    """`style` on a selection. Where the selection is reverse video, dim text would become a grey patch: it is not dim."""
+    return style + base + Style(dim=False) if base.reverse else style + base
+
+
 class LinePane(ScrollView, can_focus=True, inherit_bindings=False):
     """A pane that draws line by line. Subclasses give `draw_line` and set `virtual_size` through `set_extent`."""
 

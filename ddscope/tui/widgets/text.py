@@ -16,7 +16,7 @@ from ddscope.session.tokens import NEWLINE
 from ddscope.session.views import TextRun
 from ddscope.tui import foreign
 from ddscope.tui.actions import DEFAULT_KEYS
-from ddscope.tui.widgets.pane import LinePane, Piece
+from ddscope.tui.widgets.pane import LinePane, Piece, over
 from ddscope.tui.widgets.text_flow import Bit, Flow
 
 MARGIN = 1  # cells left and right of the text
@@ -141,9 +141,9 @@ class GeneratedText(LinePane):
             style = palette.faint
         if run.record is not None and run.kind != "prompt":
             if run.record == self.cursor:
-                style += palette.cursor
+                style = over(palette.cursor, style)
             elif run.record == self._hover:
-                style += palette.selected
+                style = over(palette.selected, style)
         return style
 
     # keys and mouse -------------------------------------------------------------------------------------------

@@ -266,7 +266,7 @@ class DraftTree(LinePane):
             parts.append(f"← {left}")
         if (right := layout.width - left - width) > 0:
             deeper = sum(x >= left + width for x in layout.columns)
-            parts.append(f"{deeper} deeper →" if deeper else f"{right} →")
+            parts.append(f"{deeper} deeper →" if deeper else f"{right} more →")
         if top:
             parts.append(f"↑ {top}")
         if (below := len(layout.rows) + len(self._notes) - top - room) > 0:

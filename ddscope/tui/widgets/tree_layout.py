@@ -149,12 +149,17 @@ class TreeLayout:
 
 
 def probability(p: float | None) -> str:
-    """A probability in three cells: .53, 1.0, <.01; ? when unknown."""
+    """A probability in three or four cells: .53, 1.0, <.01; ? when unknown."""
     if p is None:
         return "  ?"
     if p >= 0.995:
         return "1.0"
-    return f"{p:.2f}"[1:] if p >= 0.005 else "<1%"
+    return f"{p:.2f}"[1:] if p >= 0.005 else "<.01"
+
+
+def at_most(p: float) -> str:
+    """The largest path probability in a fold: p ≤ .03, p < .01."""
+    return f"p ≤ {probability(p)}" if p >= 0.005 else "p < .01"
 
 
 def alarm(view: TreeView, key: int) -> str:
@@ -211,7 +216,7 @@ def _labels(view: TreeView, shown: Shown, probabilities: bool) -> dict[int, tupl
         labels[index] = foreign.token(node.text), f" {probability(node.p)}" if probabilities and index else ""
     for parent, count in shown.hidden.items():
         p = shown.likeliest[parent]
-        labels[~parent] = fold_text(count), f" ≤ {probability(p)}" if probabilities and p is not None else ""
+        labels[~parent] = fold_text(count), f" {at_most(p)}" if probabilities and p is not None else ""
     if view.bonus is not None:
         labels[BONUS] = foreign.token(view.bonus.text), f" {probability(view.bonus.p)}" if probabilities else ""
     return labels

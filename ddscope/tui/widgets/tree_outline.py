@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ddscope.session.views import NodeView, TreeView
 from ddscope.tui import foreign
 from ddscope.tui.widgets.tree_fold import BONUS, Shown
-from ddscope.tui.widgets.tree_layout import Spot, TreeLayout, alarm, fold_text, heavy_keys, probability
+from ddscope.tui.widgets.tree_layout import Spot, TreeLayout, alarm, at_most, fold_text, heavy_keys, probability
 
 INDENT = 3
 TEXT_WIDEST = 40
@@ -62,7 +62,7 @@ def _note(view: TreeView, shown: Shown, key: int) -> str:
         return f"{'':>10}  bonus, target's p {probability(view.bonus.p).strip()}: {foreign.line(view.bonus.words)}"
     if key < 0:
         likeliest = shown.likeliest[~key]
-        most = "" if likeliest is None else "≤" + probability(likeliest)
+        most = "" if likeliest is None else at_most(likeliest)
         return f"{most:>10}  folded; Enter opens it"
     node = view.nodes[key]
     numbers = f"{probability(node.p):>4}{probability(node.path_p):>6}" if key else f"{'':>10}"

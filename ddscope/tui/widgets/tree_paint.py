@@ -12,7 +12,7 @@ from rich.style import Style
 from ddscope.session.views import NodeView, TreeView, Verdict
 from ddscope.tui import foreign
 from ddscope.tui.theme import Palette
-from ddscope.tui.widgets.pane import Piece
+from ddscope.tui.widgets.pane import Piece, over
 from ddscope.tui.widgets.tree_fold import BONUS
 from ddscope.tui.widgets.tree_layout import Spot, TreeLayout, Wire
 
@@ -73,9 +73,9 @@ class Painter:
     def _spot(self, spot: Spot) -> list[Piece]:
         style = self._text_style(spot)
         if spot.key == self.at:
-            style += self.palette.cursor
+            style = over(self.palette.cursor, style)
         elif spot.key == self.hover:
-            style += self.palette.selected
+            style = over(self.palette.selected, style)
         pieces = [(spot.text, style)]
         if spot.alarm:
             pieces.append((spot.alarm, self.palette.bad))
