@@ -37,8 +37,8 @@ class Action:
 
 
 TIME, FIND, PANES, MARKS, ENGINE, APP = "Time", "Find", "Panes", "Marks and copies", "Engine", "Program"
-LISTS = "In a list"
-GROUPS: Final = (TIME, FIND, PANES, LISTS, MARKS, ENGINE, APP)
+LISTS, TREE = "In a list", "In the tree"
+GROUPS: Final = (TIME, FIND, PANES, LISTS, TREE, MARKS, ENGINE, APP)
 
 TABS: Final = ("journal", "findings", "tensors", "timing", "stacks", "curve")
 """Bottom tabs in their order; 1 to 6 show them."""
@@ -78,6 +78,14 @@ REGISTRY: Final[tuple[Action, ...]] = (
     Action("page_up", ("pageup",), LISTS, "Page up", scope="list"),
     Action("page_down", ("pagedown",), LISTS, "Page down", scope="list"),
     Action("open", ("enter",), LISTS, "Open, close, or jump to what the line points at", scope="list"),
+    Action("to_parent", ("left", "h"), TREE, "To the parent", scope="tree"),
+    Action("to_child", ("right", "l"), TREE, "To the first child", scope="tree"),
+    Action("to_above", ("up", "k"), TREE, "To the node above", scope="tree"),
+    Action("to_below", ("down", "j"), TREE, "To the node below", scope="tree"),
+    Action("to_root", ("circumflex_accent",), TREE, "To the root", scope="tree"),
+    Action("to_path_end", ("dollar_sign",), TREE, "To the end of the path", scope="tree"),
+    Action("toggle_fold", ("enter",), TREE, "Open or close the fold", scope="tree"),
+    Action("toggle_all", ("asterisk",), TREE, "Open all folds, or close them again", scope="tree"),
     Action("bookmark", ("m",), MARKS, "Bookmark this moment", Need.FILE),
     Action("note", ("M",), MARKS, "Write a note at this moment", Need.FILE),
     Action("marks", ("apostrophe",), MARKS, "List bookmarks and notes, jump to one"),
@@ -95,10 +103,10 @@ REGISTRY: Final[tuple[Action, ...]] = (
     Action("check_now", ("v",), ENGINE, "Self-check the next step against a plain forward", Need.CONTROL),
     Action("abort", ("X",), ENGINE, "Abort the request under the cursor", Need.CONTROL),
     Action("help", ("question_mark", "f1"), APP, "Keys"),
-    Action("palette", ("ctrl+p",), APP, "Palette of all actions"),
+    Action("command_palette", ("ctrl+p",), APP, "Palette of all actions", scope="app"),
     Action("theme", ("ctrl+t",), APP, "Next theme (dark, light, high contrast)"),
     Action("back", ("escape",), APP, "Close, leave the maximised pane, drop filter and search"),
-    Action("quit", ("q", "ctrl+q"), APP, "Quit"),
+    Action("quit", ("q", "ctrl+q", "ctrl+c"), APP, "Quit", scope="app"),
 )
 
 BY_ID: Final[Mapping[str, Action]] = {action.id: action for action in REGISTRY}
@@ -109,7 +117,8 @@ GLYPHS: Final[Mapping[str, str]] = {
     "greater_than_sign": ">", "left_square_bracket": "[", "right_square_bracket": "]", "left_curly_bracket": "{",
     "right_curly_bracket": "}", "escape": "Esc", "enter": "Enter", "home": "Home", "end": "End", "pageup": "PgUp",
     "pagedown": "PgDn", "tab": "Tab", "shift+tab": "Shift+Tab", "f1": "F1", "backspace": "Backspace",
-    "delete": "Del", "space": "Space", "equals_sign": "=", "semicolon": ";", "quotation_mark": '"',
+    "delete": "Del", "space": "Space", "circumflex_accent": "^", "dollar_sign": "$", "asterisk": "*",
+    "equals_sign": "=", "semicolon": ";", "quotation_mark": '"',
 }  # fmt: skip
 
 
@@ -167,8 +176,16 @@ class Hint:
     word: str
 
 
+STEP = Hint(("step_back", "step_forward"), "step")
+TREE_HINTS: Final[tuple[Hint, ...]] = (
+    Hint(("to_parent", "to_above", "to_below", "to_child"), "node"),
+    Hint(("outline",), "outline"),
+    Hint(("probabilities",), "probabilities"),
+)
+"""What comes first while the tree has the keys."""
+
 HINTS: Final[tuple[Hint, ...]] = (
-    Hint(("step_back", "step_forward"), "step"),
+    STEP,
     Hint(("hold",), "hold"),
     Hint(("engine_pause",), "pause engine"),
     Hint(("engine_step",), "one step"),
@@ -176,12 +193,13 @@ HINTS: Final[tuple[Hint, ...]] = (
     Hint(("breakpoints",), "break"),
     Hint(("previous_anomaly", "next_anomaly"), "anomaly"),
     Hint(("search",), "search"),
-    Hint(("outline",), "outline"),
     Hint(("settings",), "settings"),
+    Hint(("next_pane",), "pane"),
+    Hint(("outline",), "outline"),
     Hint(("copy",), "copy"),
     Hint(("bookmark",), "mark"),
     Hint(("zoom",), "maximise"),
     Hint(("help",), "keys"),
-    Hint(("palette",), "palette"),
+    Hint(("command_palette",), "palette"),
 )
 """What the footer may say, most useful first; the last two always stay."""

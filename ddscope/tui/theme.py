@@ -55,7 +55,7 @@ CONTRAST = Inks(
 )  # fmt: skip
 
 INKS: dict[str, Inks] = {"ddscope-dark": DARK, "ddscope-light": LIGHT, "ddscope-contrast": CONTRAST}
-THEME_NAMES: dict[str, str] = {"dark": "ddscope-dark", "light": "ddscope-light", "contrast": "ddscope-contrast"}
+THEME_NAMES: dict[str, str] = {"dark": "ddscope-dark", "light": "ddscope-light", "high-contrast": "ddscope-contrast"}
 """What a person types after --theme, and the name Textual knows."""
 
 

@@ -60,7 +60,7 @@ class Choice(Widget, can_focus=True):
             ink = palette.selected + palette.strong if chosen and self.has_focus else palette.strong
             spans.append((f"[{option}]" if chosen else f" {option} ", ink if chosen else palette.muted))
             spans.append((" ", Style()))
-        return strip_of(spans, self.size.width, Style())
+        return strip_of(spans, self.size.width, self.rich_style)
 
     def on_click(self, event: events.Click) -> None:
         """Choose the word under the mouse."""

@@ -85,7 +85,7 @@ class Journal(LineView):
             self._to_end()
         elif grown.front:  # older lines came in front: what was on the screen stays there
             self.selected += grown.front
-            self.scroll_to(y=held + grown.front, animate=False, immediate=True)
+            self.jump_to(y=held + grown.front)
         if grown:
             self.post_message(self.Changed())
 

@@ -47,7 +47,7 @@ class KeyHints(Widget):
         spans: list[Piece] = [(" ", Style())]
         for place, hint in enumerate(fitting(self.hints, self.size.width)):
             spans += [("   " if place else "", Style()), (hint.keys, palette.strong), (f" {hint.word}", palette.muted)]
-        return strip_of(spans, self.size.width, Style())
+        return strip_of(spans, self.size.width, self.rich_style)
 
     def on_click(self, event: events.Click) -> None:
         """Run the action of the hint under the mouse."""

@@ -242,6 +242,10 @@ class LineView(LinePane, can_focus=True, inherit_bindings=False):
         """Details wrap to the width, so they are made again."""
         self.content_changed()
 
+    def draw_line(self, y: int) -> Iterable[Piece]:
+        """A line of the virtual screen."""
+        return self.content_at(y).spans if y < self.line_count() else ()
+
     # drawing --------------------------------------------------------------------------------------------------
 
     def render_line(self, y: int) -> Strip:
@@ -252,7 +256,7 @@ class LineView(LinePane, can_focus=True, inherit_bindings=False):
         base = Style()
         line = y + self.scroll_offset.y
         if line >= self.line_count():
-            return Strip.blank(width, base)
+            return self.finish(Strip.blank(width))
         if line == self.selected and self.has_focus:
             base = self.palette.cursor
-        return strip_of(self.content_at(line).spans, width, base, self.palette.faint)
+        return self.finish(strip_of(self.content_at(line).spans, width, base, self.palette.faint))

@@ -16,7 +16,7 @@ from ddscope.tui.theme import Palette
 from ddscope.tui.widgets.lines import strip_of
 from ddscope.tui.widgets.pane import Piece
 
-BAR = " │ "
+BAR, SPACE = " │ ", "  "
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class Tab:
     short: str
     badge: str = ""
     severity: str = ""
+    begins: bool = False  # a group of tabs, set off by a bar
 
 
 class TabStrip(Widget):
@@ -65,9 +66,12 @@ class TabStrip(Widget):
             else:
                 return texts[low:high]
 
-    @staticmethod
-    def _width(texts: list[tuple[Tab, str]]) -> int:
-        return sum(cells(text) for _, text in texts) + len(BAR) * max(len(texts) - 1, 0) + 4
+    def _between(self, tab: Tab) -> str:
+        """What stands before a tab that is not the first: a row of many tabs has bars between groups only."""
+        return BAR if self.framed or tab.begins else SPACE
+
+    def _width(self, texts: list[tuple[Tab, str]]) -> int:
+        return sum(cells(text) for _, text in texts) + sum(len(self._between(tab)) for tab, _ in texts[1:]) + 4
 
     @staticmethod
     def _label(tab: Tab, long: bool, badges: bool) -> str:
@@ -85,13 +89,13 @@ class TabStrip(Widget):
         spans: list[Piece] = [("╭─" if self.framed else " ", line), ("‹" if before else " ", palette.muted)]
         for place, (tab, text) in enumerate(shown):
             if place:
-                spans.append((BAR, line))
+                spans.append((self._between(tab), line))
             spans.append((text, self._ink(tab, palette)))
         spans.append(("›" if after else " ", palette.muted))
         if self.framed:
             used = sum(cells(text) for text, _ in spans)
             spans.append(("─" * max(width - used - 1, 0) + "╮", line))
-        return strip_of(spans, width, Style())
+        return strip_of(spans, width, self.rich_style)
 
     def _ink(self, tab: Tab, palette: Palette) -> Style:
         if tab.id == self.active:
@@ -103,8 +107,9 @@ class TabStrip(Widget):
     def on_click(self, event: events.Click) -> None:
         """Show the pane whose name was clicked."""
         x = 3 if self.framed else 2
-        for tab, text in self.labels(self.size.width):
+        for place, (tab, text) in enumerate(self.labels(self.size.width)):
+            x += len(self._between(tab)) if place else 0
             if x - 1 <= event.x < x + cells(text) + 1:
                 self.post_message(self.Chosen(tab.id))
                 return
-            x += cells(text) + len(BAR)
+            x += cells(text)

@@ -63,7 +63,7 @@ class TitleBar(Widget):
 
     def render_line(self, y: int) -> Strip:
         """The whole title."""
-        return strip_of(self._spans(self.size.width), self.size.width, Style())
+        return strip_of(self._spans(self.size.width), self.size.width, self.rich_style)
 
     def _spans(self, width: int) -> list[Piece]:
         return [piece for piece, _ in self._placed(width)]
@@ -142,9 +142,9 @@ def title_parts(view: TitleView, palette: Palette) -> list[Part]:
 
 
 def _foreign(text: str, ink: Style, width: int) -> tuple[tuple[Piece, ...], ...]:
-    """Forms of a name that somebody else chose: whole up to a width, half, nothing."""
+    """Forms of a name that somebody else chose: whole up to a width, half, a third, nothing."""
     text = safe(text.replace("\n", " "))
-    return ((cut(text, width), ink),), ((cut(text, width // 2), ink),), ()
+    return *(((cut(text, width // part), ink),) for part in (1, 2, 3)), ()
 
 
 def _motion_part(view: TitleView, palette: Palette) -> Part:

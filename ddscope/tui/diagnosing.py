@@ -1,0 +1,108 @@
+"""Findings for the screen: asked from a diagnosis that the session feeds, or fed here a slice at a time when it is not.
+
+Errors that the engine told as facts (a rejected command among them) become findings too, so that none is lost when its
+notification has gone.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from ddscope.diagnose import Diagnosis, Evidence, Finding, ranked
+from ddscope.model import Fact
+from ddscope.session import Session
+
+ASK_S = 0.25  # findings are asked for at most this often: some detectors work when asked
+
+
+@dataclass(frozen=True)
+class EngineError:
+    """What the engine could not do."""
+
+    record: int
+    where: str
+    message: str
+    rid: str | None
+
+
+class Diagnosing:
+    """`work` often; `findings` is ranked and complete when `caught_up`."""
+
+    def __init__(self, session: Session, diagnosis: Diagnosis | None) -> None:
+        self.findings: tuple[Finding, ...] = ()
+        self.errors: list[EngineError] = []
+        self._session = session
+        self._fed_by_session = diagnosis is not None
+        self._diagnosis = diagnosis if diagnosis is not None else Diagnosis()
+        self._next = 0  # record to feed next, when it is fed here
+        self._facts = 0  # facts looked at
+        self._told = -1  # records behind `findings`
+        self._asked = 0.0
+
+    @property
+    def seen(self) -> int:
+        """How many records the detectors have looked at."""
+        return self._session.observed if self._fed_by_session else self._next
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether `findings` tells of every record taken in."""
+        return self._told == self.seen >= self._session.store.n
+
+    def work(self, budget_s: float = 0.005) -> bool:
+        """Feed on, ask again. True when `findings` changed."""
+        store = self._session.store
+        if not self._fed_by_session:
+            deadline = time.perf_counter() + budget_s
+            while self._next < store.n and time.perf_counter() < deadline:
+                self._diagnosis.observe(store.record(self._next), self._next)
+                self._next += 1
+        seen = self.seen
+        now = time.monotonic()
+        if seen == self._told or (now - self._asked < ASK_S and seen < store.n):
+            return False
+        self._asked, self._told = now, seen
+        found = self._session.ask(self._diagnosis.findings) if self._fed_by_session else self._diagnosis.findings()
+        before = self.findings
+        self.findings = tuple(ranked([*found, *(_finding(error, self._session) for error in self.errors)]))
+        return self.findings != before
+
+    def new_errors(self) -> list[EngineError]:
+        """Errors the engine told since the last call."""
+        store = self._session.store
+        numbers = store.trace.index.by_kind["fact"]
+        new: list[EngineError] = []
+        while self._facts < len(numbers) and numbers[self._facts] < store.n:
+            number = numbers[self._facts]
+            self._facts += 1
+            record = store.record(number)
+            if isinstance(record, Fact) and record.name == "engine.error":
+                new.append(_error(number, record.value))
+        if new:
+            self.errors += new
+            self._told = -1
+        return new
+
+
+def _error(number: int, value: Any) -> EngineError:
+    said = value if isinstance(value, dict) else {"message": value}
+    rid = said.get("rid")
+    where, message = said.get("where") or "engine", said.get("message") or "it did not say what"
+    return EngineError(number, str(where), str(message), rid if isinstance(rid, str) else None)
+
+
+def _finding(error: EngineError, session: Session) -> Finding:
+    rejected = error.where == "control"
+    index = session.store.trace.index
+    return Finding(
+        id="engine.rejected" if rejected else "engine.error",
+        severity="warning" if rejected else "high",
+        confidence=1.0,
+        title=f"The engine refused a command: {error.message}" if rejected else f"The engine failed: {error.message}",
+        detail=f"Where: {error.where}.",
+        evidence=(Evidence(session.store.source(error.record), index.seq[error.record], error.record, error.message),),
+        rid=error.rid,
+        kind=str(error.record),
+    )

@@ -1,0 +1,461 @@
+"""The workbench: the only place where panes meet. It pulls one moment from the store and hands each pane its part.
+
+Nothing else moves panes: a pane tells what a person did, the workbench moves the time cursor, all panes follow.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from textual import events, on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Horizontal, Vertical
+from textual.dom import DOMNode
+
+from ddscope.diagnose import Diagnosis
+from ddscope.session import EngineState, RequestRow, Session
+from ddscope.tui import reasons
+from ddscope.tui.actions import BY_ID, Action, Keys, Need
+from ddscope.tui.diagnosing import Diagnosing
+from ddscope.tui.playback import Playback
+from ddscope.tui.screens import layout
+from ddscope.tui.screens.arranging import ArrangingActions
+from ddscope.tui.screens.bench import plain, rebind
+from ddscope.tui.screens.breakpoints import Breakpoints
+from ddscope.tui.screens.help import Help
+from ddscope.tui.screens.labels import hints, severities, tabs
+from ddscope.tui.screens.moving import MovingActions
+from ddscope.tui.screens.steering import SteeringActions
+from ddscope.tui.screens.taking import Copy, TakingActions
+from ddscope.tui.titling import title_view
+from ddscope.tui.widgets.curve import DepthCurve
+from ddscope.tui.widgets.empty import EmptyPane
+from ddscope.tui.widgets.findings import Findings
+from ddscope.tui.widgets.journal import Journal, Moment
+from ddscope.tui.widgets.keys import KeyHints
+from ddscope.tui.widgets.lines import LineView
+from ddscope.tui.widgets.node import NodeInspector
+from ddscope.tui.widgets.requests import RequestList
+from ddscope.tui.widgets.steps import StepList
+from ddscope.tui.widgets.tabs import TabStrip
+from ddscope.tui.widgets.tensors import Tensors
+from ddscope.tui.widgets.text import GeneratedText
+from ddscope.tui.widgets.timing import StageTimes
+from ddscope.tui.widgets.title import Motion, TitleBar
+from ddscope.tui.widgets.tree import DraftTree
+
+FRAME_S = 1 / 30
+"""The store is looked at this often; panes are given something new at most this often."""
+
+SHARE = 3
+"""A frame that took long is followed by this many times its length without one, so that keys are always answered."""
+
+
+class Workbench(MovingActions, SteeringActions, TakingActions, ArrangingActions):
+    """All panes of one session at one moment."""
+
+    CSS = layout.CSS
+    ALLOW_SELECT = False
+    AUTO_FOCUS = ""  # `show_pane` says who has the keys
+    BINDINGS: ClassVar[list[BindingType]] = []
+
+    def __init__(
+        self,
+        session: Session,
+        keys: Keys,
+        clock: Callable[[], float],
+        *,
+        diagnosis: Diagnosis | None = None,
+        speed: float | None = None,
+        play: bool = False,
+    ) -> None:
+        super().__init__(session, keys, clock)
+        rebind(self, keys, "", self.offers)
+        self.playback = Playback(speed or 1.0)
+        self.diagnosing = Diagnosing(session, diagnosis)
+        self._play_at_start = play
+        self._seen_version = -1
+        self._first = session.first
+        self._horizon: int | None = None
+        self._step_key: object = None
+        self._engine_was = EngineState.unknown()
+        self._resume_at = 0.0
+
+    # making -----------------------------------------------------------------------------------------------------
+
+    def compose(self) -> ComposeResult:
+        """Title, columns, tabs, keys."""
+        yield TitleBar(id="title")
+        yield TabStrip(id="panes")
+        with Horizontal(id="body"):
+            with Vertical(id="left"):
+                yield RequestList(id="requests")
+                yield StepList(id="steps")
+            with Vertical(id="centre"):
+                yield DraftTree(id="tree")
+                yield GeneratedText(id="text")
+            with Vertical(id="right"):
+                yield NodeInspector(id="node")
+        with Vertical(id="bottom"):
+            yield TabStrip(id="strip")
+            with Vertical(id="deck"):
+                yield Journal(id="journal")
+                yield Findings(id="findings")
+                yield Tensors(id="tensors")
+                yield StageTimes(id="timing")
+                yield EmptyPane(id="stacks")
+                yield DepthCurve(id="curve")
+        yield KeyHints(id="keys")
+
+    def on_mount(self) -> None:
+        """Draw what is known at once, then look at the store thirty times a second."""
+        self.query_one("#panes", TabStrip).framed = False
+        for pane in self.query(LineView):
+            rebind(pane, self.keys, "list")
+        rebind(self.query_one(DraftTree), self.keys, "tree")
+        self.app.theme_changed_signal.subscribe(self, lambda _theme: self._repaint())
+        self.call_after_refresh(self._begin)
+
+    def _begin(self) -> None:
+        """The size is known now. A small screen begins with the tree, a large one with arrows that move steps."""
+        self.show_pane("tree" if self.single else "steps")
+        self._frame()
+        self.set_interval(FRAME_S, self._frame)
+
+    def _repaint(self) -> None:
+        for widget in self.query("LinePane, TitleBar, TabStrip, KeyHints"):
+            widget.refresh()
+
+    def on_resize(self) -> None:
+        """Another size may be another layout."""
+        self.lay_out()
+
+    # a frame ----------------------------------------------------------------------------------------------------
+
+    def _frame(self) -> None:
+        """Look for news; draw when there are any."""
+        begun = time.perf_counter()
+        if begun < self._resume_at:
+            return
+        news = self.session.version != self._seen_version
+        if news:
+            self._seen_version = self.session.version
+            self._place_first()
+            if self._first is None:
+                self.cursor.on_new()
+        moved = self._first is None and self.advance()
+        found = self.diagnosing.work()
+        if news:
+            self._tell_engine()
+        if news or moved or found:
+            self.show_moment(seek=moved)
+        elif self.journal.work():
+            self.relabel()
+        if self.search is not None:
+            self.search.work(0.004)
+        self._resume_at = begun + SHARE * (time.perf_counter() - begun)
+
+    def _place_first(self) -> None:
+        """While a trace is indexed its first paint stays; then the cursor stands at it."""
+        if self._first is None:
+            return
+        indexed, size = self.store.progress
+        if indexed < size:
+            return
+        record = self.session.first_record()
+        self._first = None
+        self.cursor.live()
+        if record is not None and record != self.cursor.step_record:
+            self.cursor.to(record)
+        if self._play_at_start:
+            self._play_at_start = False
+            self.play()
+
+    def moved(self) -> None:
+        """A person moved the time cursor: what is known now is what is shown."""
+        self._first = None
+        self._horizon = None if self.cursor.is_live or not self.session.is_live else self.store.n - 1
+        self.playback.jumped(self.clock())
+        self.show_moment(seek=True)
+
+    # showing a moment -------------------------------------------------------------------------------------------
+
+    def show_moment(self, *, seek: bool = False) -> None:
+        """Give every pane its part of the moment under the time cursor."""
+        if self._first is not None:
+            self._show_first()
+        else:
+            self._show_lists(seek)
+            self._show_step()
+        self._show_deck(seek)
+        self._show_title()
+        self.relabel()
+
+    def _show_first(self) -> None:
+        assert self._first is not None
+        tree, node = self.query_one(DraftTree), self.query_one(NodeInspector)
+        if tree.view is None:
+            tree.view = self._first.tree
+            node.view = tree.view
+            node.node = tree.view.nodes[tree.cursor]
+
+    def _show_lists(self, seek: bool) -> None:
+        store, cursor = self.store, self.cursor
+        reason = reasons.steps_reason(self.session, store.state())
+        requests, steps = self.query_one(RequestList), self.query_one(StepList)
+        requests.empty_reason = steps.empty_reason = reason
+        requests.severities = severities(self.diagnosing.findings)
+        requests.rows = self._request_rows()
+        requests.cursor = cursor.rid
+        requests.styles.height = min(max(len(requests.rows) + 3, 4), 10 if self.has_class("-tall") else 7)
+        steps.marked = frozenset(mark.target for mark in store.marks() if mark.target is not None)
+        steps.rows = store.steps(cursor.rid, self._horizon) if cursor.rid is not None else ()
+        steps.cursor = cursor.step_record
+
+    def _request_rows(self) -> Sequence[RequestRow]:
+        """Requests as of the moment; those that come later are listed as they are known now, so one can go there."""
+        then = self.store.requests(self.cursor.at)
+        now = self.store.requests(self._horizon)
+        return then if len(then) >= len(now) else [*then, *now[len(then) :]]
+
+    def _show_step(self) -> None:
+        store, cursor = self.store, self.cursor
+        rid, record, at = cursor.rid, cursor.step_record, cursor.at
+        tree, node = self.query_one(DraftTree), self.query_one(NodeInspector)
+        text, curve = self.query_one(GeneratedText), self.query_one(DepthCurve)
+        state = store.state(at)
+        tree.empty_reason = text.empty_reason = reasons.steps_reason(self.session, state)
+        view = store.tree(record) if record is not None else None
+        tree.stopped = self._stopped(state, view.rid, view.step) if view is not None else ""
+        fresh = self.session.version if cursor.is_live or not store.settled else 0
+        key = (rid, record, at, store.tokens.version, fresh)
+        if key == self._step_key:
+            return
+        self._step_key = key
+        tree.view = view
+        self._show_node(tree.cursor)
+        text.runs = store.text(rid, record) if rid is not None else ()
+        text.cursor = record
+        curve.curve = node.curve = store.curve(rid, at)
+        curve.run = store.curve(None, at)
+
+    def _stopped(self, state: EngineState, rid: str, step: int) -> str:
+        """Why the step that is shown is held before its commit."""
+        held = state.state == "break" and state.step == step and state.rid in (rid, None)
+        return state.reason or "a breakpoint" if held else ""
+
+    def _show_node(self, index: int) -> None:
+        tree, node = self.query_one(DraftTree), self.query_one(NodeInspector)
+        node.view = tree.view
+        if tree.view is None or not 0 <= index < len(tree.view.nodes):
+            node.node = None
+            node.empty_reason = "No node: there is no tree under the time cursor."
+            return
+        node.node = tree.view.nodes[index]
+        step = self.store.step(tree.view.record)
+        depth = node.node.depth
+        entropy = step.draft.entropy if step is not None and step.draft is not None else None
+        node.entropy = entropy[depth - 1] if entropy is not None and 0 < depth <= len(entropy) else None
+
+    def _show_deck(self, seek: bool) -> None:
+        store, cursor = self.store, self.cursor
+        findings, tensors = self.query_one(Findings), self.query_one(Tensors)
+        timing, stacks = self.query_one(StageTimes), self.query_one("#stacks", EmptyPane)
+        journal = self.journal
+        journal.empty_reason = reasons.journal_reason(self.session)
+        journal.show(store.logs(self._horizon), self._moment(), seek=seek and not cursor.is_live)
+        findings.empty_reason = reasons.findings_reason(self.diagnosing.seen, store.n)
+        findings.show(self.diagnosing.findings, cursor.at)
+        tensors.empty_reason = reasons.tensors_reason(self.session)
+        tensors.show(store.tensors(cursor.at))
+        timing.empty_reason = reasons.timing_reason(self.session, store.state())
+        timing.show(store.timing(cursor.rid, cursor.at))
+        stacks.empty_reason = reasons.stacks_reason(self.session)
+
+    def _moment(self) -> Moment | None:
+        record = self.cursor.step_record
+        if record is None:
+            return None
+        row = self.store.step_row(record)
+        at = self.cursor.record if self.cursor.record is not None else record
+        t = self.store.trace.index.t[at] if at > record else row.t
+        return Moment(max(at, record), t, f"step {row.step:,}")
+
+    def _show_title(self) -> None:
+        store, cursor = self.store, self.cursor
+        view = self.query_one(DraftTree).view
+        params = self.params()
+        self.query_one(TitleBar).view = title_view(
+            store,
+            live=self.session.is_live,
+            motion=self._motion(),
+            pending=cursor.pending,
+            speed=self.playback.speed if self.playback.playing else None,
+            state=store.state() if self.session.is_live else store.state(cursor.at),
+            rid=cursor.rid,
+            step_record=cursor.step_record if self._first is None else None,
+            at=cursor.at,
+            budget=view.budget if view is not None and view.budget is not None else None,
+            algorithm=(view.algorithm if view is not None else None) or params.algorithm,
+            connection=self._connection(),
+        )
+
+    def _motion(self) -> Motion:
+        if self.playback.playing:
+            return "playing"
+        if not self.cursor.is_live:
+            return "paused"
+        return "live" if self.session.is_live else "end"
+
+    def _connection(self) -> str:
+        """What is wrong with the way to the engine, in a word or two."""
+        for status in self.session.sources:
+            if status.name == "engine" and status.state == "lost":
+                return "engine lost"
+        return "recording stopped" if self.session.trouble else ""
+
+    def _tell_engine(self) -> None:
+        """Say what the engine says and the screen may not show: refusals, failures, breaks while the view is held."""
+        for error in self.diagnosing.new_errors():
+            if self.session.is_live:
+                self.say(f"{'Refused' if error.where == 'control' else 'Engine error'}: {error.message}", "error")
+        if not self.session.is_live:
+            return
+        state, was = self.store.state(), self._engine_was
+        self._engine_was = state
+        if state.state == "break" and (was.state, was.record) != ("break", state.record):
+            where = "" if self.cursor.is_live else f" {self.keys.short('go_live')} goes there."
+            self.say(f"Stopped before the commit of step {state.step}: {state.reason}.{where}", "warning")
+        if state.breakpoints != was.breakpoints:
+            for screen in self.app.screen_stack:
+                if isinstance(screen, Breakpoints):
+                    screen.show(state.breakpoints)
+
+    # frames, tabs, hints ------------------------------------------------------------------------------------------
+
+    def relabel(self) -> None:
+        """Names on tabs, words on frames, key hints."""
+        findings, tensors = self.query_one(Findings), self.query_one(Tensors)
+        strip, panes = self.query_one("#strip", TabStrip), self.query_one("#panes", TabStrip)
+        lines, mismatches = len(self.journal.entries.rows), tensors.mismatches
+        strip.tabs = tabs(layout.DECK, log_lines=lines, findings=findings.findings, mismatches=mismatches)
+        every = (*layout.UPPER, *layout.DECK)
+        panes.tabs = tabs(every, log_lines=lines, findings=findings.findings, mismatches=mismatches)
+        strip.active, panes.active = self.deck_tab, self.current
+        strip.lit = self.current in layout.DECK
+        status = self.journal.status() if self.deck_tab == "journal" else ""
+        self.query_one("#deck").border_subtitle = plain(status) if status else None
+        self.query_one(KeyHints).hints = hints(
+            self.keys,
+            self.offers,
+            focus=self.current,
+            engine=self.store.state().state if self.session.is_live else "",
+            live=self.session.is_live,
+            playing=self.playback.playing,
+        )
+
+    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        """The pane a person clicked has the keys."""
+        name = event.widget.id
+        if name in (*layout.UPPER, *layout.DECK) and name != self.current:
+            self.current = name
+            self.lay_out()
+
+    # what panes tell ------------------------------------------------------------------------------------------------
+
+    @on(DraftTree.NodeSelected)
+    def _node_selected(self, event: DraftTree.NodeSelected) -> None:
+        self._show_node(event.index)
+
+    @on(DraftTree.NodeHovered)
+    def _node_hovered(self, event: DraftTree.NodeHovered) -> None:
+        self._show_node(self.query_one(DraftTree).cursor if event.index is None else event.index)
+
+    @on(StepList.StepSelected)
+    def _step_selected(self, event: StepList.StepSelected) -> None:
+        self._go(event.record)
+
+    @on(GeneratedText.TokenSelected)
+    def _token_selected(self, event: GeneratedText.TokenSelected) -> None:
+        self._go(event.record)
+
+    @on(LineView.Jump)
+    def _line_jumped(self, event: LineView.Jump) -> None:
+        self._go(event.record)
+
+    @on(RequestList.RequestSelected)
+    def _request_selected(self, event: RequestList.RequestSelected) -> None:
+        self.halt()
+        self.cursor.pick(event.rid)
+        self.moved()
+
+    def _go(self, record: int) -> None:
+        self.halt()
+        self.cursor.to(record)
+        self.moved()
+
+    @on(Journal.Changed)
+    def _journal_changed(self) -> None:
+        self.relabel()
+
+    @on(TabStrip.Chosen)
+    def _tab_chosen(self, event: TabStrip.Chosen) -> None:
+        self.show_pane(event.pane)
+
+    @on(TitleBar.Pressed)
+    @on(KeyHints.Pressed)
+    async def _pressed(self, event: TitleBar.Pressed | KeyHints.Pressed) -> None:
+        await self.app.run_action(event.action, self.target_of(BY_ID[event.action]))
+
+    # what actions ask -------------------------------------------------------------------------------------------------
+
+    def follow_journal(self) -> None:
+        """The journal follows its end again."""
+        self.journal.follow()
+
+    def drop_search(self) -> None:
+        """Forget what `n` goes to."""
+        self.search = None
+
+    def target_of(self, action: Action) -> DOMNode | None:
+        """Who does an action now: the app, the tree, the list that has the keys, or the workbench; None: nobody."""
+        if action.scope == "app":
+            return self.app
+        if action.scope == "tree":
+            return self.query_one(DraftTree)
+        if action.scope == "list":
+            pane = self.query_one(f"#{self.current}")
+            return pane if isinstance(pane, LineView) else None
+        return self
+
+    def action_help(self) -> None:
+        """All keys."""
+        note = "Engine keys are listed while ddscope runs the engine. " if Need.CONTROL not in self.offers else ""
+        self.app.push_screen(Help(self.keys, self.offers, f"{note}Esc closes."))
+
+    def copies(self) -> list[Copy]:
+        """What is under the cursors, the focused pane's first."""
+        tree = self.query_one(DraftTree)
+        view, taken = tree.view, []
+        pane = self.query_one(f"#{self.current}")
+        if isinstance(pane, LineView) and pane.line_count():
+            line = pane.content_at(pane.selected)
+            taken.append(Copy("l", "line", line.copy or line.text.strip()))
+        if view is not None and 0 <= tree.cursor < len(view.nodes):
+            node = view.nodes[tree.cursor]
+            path = [view.nodes[index] for index in view.ancestors(node.index)]
+            data = self.store.tokens.text(node.token) if node.token is not None else None
+            taken.append(Copy("t", "token", node.text if data is None else data.decode("utf-8", "replace")))
+            taken.append(Copy("i", "token id", "" if node.token is None else str(node.token)))
+            taken.append(Copy("p", "node path", " > ".join(f"{n.index}:{n.text}" for n in path)))
+        record = self.cursor.step_record
+        if record is not None:
+            taken.append(Copy("s", "step as JSON", self.store.trace.raw(record).decode("utf-8", "replace").strip()))
+        if self.cursor.rid is not None:
+            runs = self.store.text(self.cursor.rid, record, prompt=False)
+            taken.append(Copy("o", "output so far", "".join(run.text for run in runs)))
+            taken.append(Copy("r", "request id", self.cursor.rid))
+        return taken

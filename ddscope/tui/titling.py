@@ -1,0 +1,93 @@
+"""What the title says, gathered from header, state, totals and counters: store in, TitleView out."""
+
+from __future__ import annotations
+
+from ddscope.model import Header
+from ddscope.session import EngineState, Store
+from ddscope.trace import TraceError
+from ddscope.tui.clock import clock
+from ddscope.tui.widgets.title import Motion, TitleView
+
+
+def header_of(store: Store) -> Header | None:
+    """The header, None while a growing file has none."""
+    try:
+        return store.header
+    except TraceError:
+        return None
+
+
+def model_words(header: Header | None) -> str:
+    """Target and drafter: "SmolLM2-135M-Instruct + smollm2-dflash"."""
+    model = header.model if header is not None else None
+    if model is None:
+        return ""
+    return f"{model.target} + {model.draft}" if model.draft else model.target
+
+
+def source_words(header: Header | None, live: bool, name: str) -> str:
+    """Where the records come from: the engine, and the file when it is a replay."""
+    engine = header.engine if header is not None else None
+    if not live:
+        return name
+    return f"{engine.name} {engine.version}".strip() if engine is not None else "no engine yet"
+
+
+def hardware_words(header: Header | None) -> str:
+    """Number type and device: "float32 cpu"."""
+    engine = header.engine if header is not None else None
+    said = engine.config if engine is not None else {}
+    return " ".join(str(said[name]) for name in ("dtype", "device") if said.get(name))
+
+
+def dropped(store: Store) -> tuple[int | None, bool]:
+    """Records lost of all sources, and whether some loss has no number. None while there is no source."""
+    counters = store.counters.values()
+    if not counters:
+        return None, False
+    return sum(c.dropped for c in counters), any(c.unknown for c in counters)
+
+
+def title_view(
+    store: Store,
+    *,
+    live: bool,
+    motion: Motion,
+    pending: int,
+    speed: float | None,
+    state: EngineState,
+    rid: str | None,
+    step_record: int | None,
+    at: int | None,
+    budget: int | None,
+    algorithm: str,
+    connection: str,
+) -> TitleView:
+    """The title for a moment. `at` None is now; `step_record` is the step the cursor shows."""
+    header = header_of(store)
+    lost, unknown = dropped(store)
+    totals = store.totals(at)
+    row = store.step_row(step_record) if step_record is not None else None
+    indexed, size = store.progress
+    return TitleView(
+        source=source_words(header, live, store.path.name),
+        model=model_words(header),
+        algorithm=algorithm,
+        budget=budget,
+        hardware=hardware_words(header),
+        motion=motion if totals.steps or pending else "waiting",
+        pending=pending,
+        speed=speed,
+        engine=state.state,
+        reason=state.reason or "",
+        fault=state.fault or "",
+        tau=totals.tau,
+        rate=totals.rate,
+        dropped=lost,
+        lost=unknown,
+        step=row.step if row is not None else None,
+        steps=len(store.steps(rid)) if rid is not None and row is not None else None,
+        clock=clock(row.t) if row is not None else "",
+        indexed=indexed / size if not live and size and indexed < size else None,
+        connection=connection,
+    )
