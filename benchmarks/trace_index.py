@@ -2,8 +2,8 @@
 
     python benchmarks/trace_index.py [--events N] [--steps N] [--repeat R]
 
-Makes two traces in a temporary folder (small events; large steps with draft, tree and target), then measures each way in
-a fresh process, the ways taking turns, and prints one table. Wall and CPU are the best of the repeats; resident is the
+Makes two traces in a temporary folder (small events; large steps with draft, tree and target), then measures each way
+in a fresh process, the ways taking turns, and prints a table. Wall and CPU are the best of the repeats; resident is the
 peak of the process, the interpreter included.
 """
 
@@ -19,8 +19,22 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from ddscope.model import Draft, Flags, Log, Probe, Request, Step, StepTime, Target, Tokens, TopK, Tree
-from ddscope.model import Header, Producer, Record
+from ddscope.model import (
+    Draft,
+    Flags,
+    Header,
+    Log,
+    Probe,
+    Producer,
+    Record,
+    Request,
+    Step,
+    StepTime,
+    Target,
+    Tokens,
+    TopK,
+    Tree,
+)
 from ddscope.trace import TraceWriter, encode
 
 DEPTHS, CANDIDATES, NODES = 15, 8, 63
@@ -91,7 +105,8 @@ def one_step(rng: random.Random, seq: int, t: int, rid: str, number: int) -> Ste
         ),
         tree=Tree(
             budget=NODES, tokens=ids(NODES), parents=[rng.randrange(i + 1) for i in range(NODES)], logprobs=logs(NODES),
-            positions=[20 + number * 3 + min(i, 9) for i in range(NODES + 1)], mask=[f"{rng.getrandbits(64):x}" for _ in range(NODES + 1)],
+            positions=[20 + number * 3 + min(i, 9) for i in range(NODES + 1)],
+            mask=[f"{rng.getrandbits(64):x}" for _ in range(NODES + 1)],
         ),
         target=Target(
             ids=ids(NODES + 1), logprobs=logs(NODES + 1), gap=logs(NODES + 1),
@@ -203,9 +218,13 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=50_000, help="records of the small-event trace")
     parser.add_argument("--steps", type=int, default=5_000, help="steps of the large-step trace")
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--keep", type=Path, help="a folder for the traces, kept and used again (default: a temporary one)")
+    parser.add_argument(
+        "--keep", type=Path, help="a folder for the traces, kept and used again (default: a temporary one)"
+    )
     args = parser.parse_args()
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")])
+    )
     with tempfile.TemporaryDirectory() as folder:
         where = args.keep or Path(folder)
         for name, count, make, step, rid in (

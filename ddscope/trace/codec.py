@@ -1,7 +1,7 @@
 """One record ↔ one line of bytes. No files here.
 
-`decode` never raises: a type of a newer minor version becomes `Unknown`, a line that is no record becomes `Damaged`, and
-both keep the bytes they came from, which is what a copy writes.
+`decode` never raises: a type of a newer minor version becomes `Unknown`, a line that is no record becomes `Damaged`.
+Both keep the bytes they came from, which is what a copy writes.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Common(msgspec.Struct, frozen=True):
 
 
 _ENCODER = msgspec.json.Encoder(order="deterministic")
-_DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Union[tuple(RECORD_TYPES.values())])  # type: ignore[arg-type]  # noqa: UP007
+_DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Union[tuple(RECORD_TYPES.values())])  # noqa: UP007
 _COMMON = msgspec.json.Decoder(_Common)
 _WHERE = re.compile(r" - at `\$\.?([^`]*)`")
 
@@ -71,7 +71,8 @@ UNREADABLE = (ValueError, RecursionError, OverflowError)
 def encode(record: Record) -> bytes:
     """The record as one JSON line, newline included. Equal records give equal bytes; NaN and ±inf become null.
 
-    Raises TraceError when a value cannot be written: a lone surrogate in a text, an integer beyond 64 bits, no JSON value.
+    Raises TraceError when a value cannot be written: a lone surrogate in a text, an integer beyond 64 bits, a value
+    that JSON does not have.
     """
     try:
         return _ENCODER.encode(record) + b"\n"
@@ -80,7 +81,7 @@ def encode(record: Record) -> bytes:
 
 
 def decode(line: bytes) -> Record | Unknown:
-    """The record in one line (newline optional): a `Record`, an `Unknown`, or a `Damaged` with the reason. Never raises."""
+    """The record in one line (newline optional), an `Unknown`, or a `Damaged` with the reason. Never raises."""
     try:
         record = _DECODER.decode(line)
     except UNREADABLE as error:

@@ -50,8 +50,8 @@ class FlagsHead(msgspec.Struct, gc=False):
 class Head(msgspec.Struct, gc=False):
     """The common fields, then what only some types have, under the name it has there.
 
-    path defaults to the empty tuple so that `len(path) - 1` is the -1 of an unknown accepted length. gc is off because a
-    head holds no cycle and a million of them would keep the collector busy.
+    path defaults to the empty tuple so that `len(path) - 1` is the -1 of an unknown accepted length. gc is off because
+    a head holds no cycle and a million of them would keep the collector busy.
     """
 
     type: str
@@ -79,7 +79,7 @@ class DamagedHead(Head, gc=False):
 
 
 decode_strict = msgspec.json.Decoder(Head).decode
-"""The head of one line as it stands; raises what `codec.UNREADABLE` lists. A head may still miss what its type requires."""
+"""The head of one line as it stands, which may miss what its type requires. Raises what `codec.UNREADABLE` lists."""
 
 
 def decode_head(line: bytes) -> Head:

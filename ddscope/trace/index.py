@@ -127,7 +127,7 @@ class TraceIndex:
 
     @property
     def counters(self) -> dict[str, Counters]:
-        """Per source: emitted (seqs used), received (records that are no gap with a count), dropped (sum of those gaps)."""
+        """Per source: seqs used, records that are no gap with a count, and the sum of those gaps."""
         return {
             name: Counters(
                 self.earlier.get(number, 0) + self.last_seq.get(number, -1) + 1,

@@ -16,7 +16,7 @@ from types import TracebackType
 from ddscope.model import Footer, Record
 from ddscope.trace.codec import encode
 from ddscope.trace.errors import TraceError
-from ddscope.trace.tally import Tally
+from ddscope.trace.sequence import Sequences
 
 FOOTER_SOURCE = "viewer"
 _BLOCK = 1 << 20
@@ -26,8 +26,8 @@ class TraceWriter:
     """Appends records to a file. Safe to share between threads.
 
     Every call does one `write` of whole lines, unbuffered, so what it wrote survives a SIGKILL of this process. With
-    append=True an existing trace is continued; if it ends in a torn line, that line is closed first and stays as damage,
-    because a writer never takes bytes away. Raises TraceError when the file cannot be written (with the reason).
+    append=True an existing trace is continued; if it ends in a torn line, that line is closed first and stays as
+    damage, because a writer never takes bytes away. Raises TraceError, with the reason, when it cannot write.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, append: bool = False) -> None:
@@ -35,7 +35,7 @@ class TraceWriter:
         self.offset = 0
         self._lock = threading.Lock()
         self._hash = hashlib.sha256()
-        self._tally = Tally()
+        self._seen = Sequences()
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | (0 if append else os.O_TRUNC)
         try:
             if append and self.path.exists():
@@ -51,7 +51,12 @@ class TraceWriter:
     @property
     def records(self) -> Counter[str]:
         """How many records of each type the file holds so far."""
-        return self._tally.types
+        return self._seen.types
+
+    @property
+    def sha256(self) -> str:
+        """Hash of all bytes of the file so far."""
+        return self._hash.hexdigest()
 
     @property
     def closed(self) -> bool:
@@ -76,7 +81,7 @@ class TraceWriter:
                 raise TraceError(f"The trace {self.path} is already closed.")
             start = self.offset
             self._put(lines)
-            self._tally.add(lines)
+            self._seen.add(lines)
             return start
 
     def close(self, footer: bool = True, emitted: int | None = None, dropped: int | None = None) -> None:
@@ -95,13 +100,13 @@ class TraceWriter:
                 self._fd = -1
 
     def _footer(self, emitted: int | None, dropped: int | None) -> Footer:
-        said, lost = self._tally.totals()
+        said, lost = self._seen.totals()
         return Footer(
             src=FOOTER_SOURCE,
-            seq=self._tally.next_seq(FOOTER_SOURCE),
+            seq=self._seen.next_seq(FOOTER_SOURCE),
             t=time.time_ns() // 1000,
             mono=time.monotonic_ns() // 1000,
-            records=dict(sorted(self._tally.types.items())),
+            records=dict(sorted(self._seen.types.items())),
             emitted=said if emitted is None else emitted,
             dropped=lost if dropped is None else dropped,
             sha256=self._hash.hexdigest(),
@@ -130,13 +135,13 @@ class TraceWriter:
                 self.offset += len(block)
                 whole, newline, tail = block.rpartition(b"\n")
                 if newline:
-                    self._tally.add(rest + whole + newline)
+                    self._seen.add(rest + whole + newline)
                     rest = tail
                 else:
                     rest += block
         self._torn = bool(rest)
         if rest:
-            self._tally.add(rest + b"\n")
+            self._seen.add(rest + b"\n")
 
     def __enter__(self) -> TraceWriter:
         return self
