@@ -44,6 +44,7 @@ _SIZE_MISMATCH = re.compile(
     r"the shape in current model is torch\.Size\(\[([\d, ]{1,60})\]\)"
 )
 _MUST_MATCH = re.compile(rf"The size of tensor a \({_INT}\) must match the size of tensor b \({_INT}\)")
+_HAS_SHAPE = re.compile(rf"(\S{{1,200}}) has shape \[(?:\d+, )*{_INT}\] where \[(?:(?:\d+|any), )*{_INT}\] is expected")
 _CAT = re.compile(rf"Expected size {_INT} but got size {_INT} for tensor number \d+ in the list")
 
 MARKS = (
@@ -53,6 +54,7 @@ MARKS = (
     "size mismatch",
     "must match the size",
     "but got size",
+    "is expected",
 )
 """One of these is in every message that can be parsed; looking for them first keeps ordinary log lines cheap."""
 
@@ -76,6 +78,10 @@ def _matmul(m: re.Match[str]) -> Widths:
 
 def _feature(m: re.Match[str]) -> Widths:
     return Widths(int(m[3]), int(m[1]), "the hidden states given to the drafter")
+
+
+def _has_shape(m: re.Match[str]) -> Widths:
+    return Widths(int(m[2]), int(m[3]), m[1])
 
 
 def _fc_weight(m: re.Match[str]) -> Widths:
@@ -103,6 +109,7 @@ def _cat(m: re.Match[str]) -> Widths:
 
 _READERS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Widths | None]], ...] = (
     (_FEATURE, _feature),
+    (_HAS_SHAPE, _has_shape),
     (_FC_WEIGHT, _fc_weight),
     (_MATMUL, _matmul),
     (_SIZE_MISMATCH, _size_mismatch),

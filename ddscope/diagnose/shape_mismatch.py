@@ -88,7 +88,7 @@ class ShapeMismatch(Detector):
             rid = error_rid(record)
             if rid is not None and len(found.rids) < 2:
                 found.rids[rid] = None
-        if len(found.evidence) < MAX_EVIDENCE:
+        if len(found.evidence) < MAX_EVIDENCE and all(e.text != text for e in found.evidence):
             found.evidence.append(evidence_of(record, index, text))
         return found
 
@@ -99,7 +99,6 @@ class ShapeMismatch(Detector):
     def _finding(self, found: _Mismatch) -> Finding:
         layers = self._inputs.checkpoint_layers()
         meaning = explain(found.widths, self._hidden or self._inputs.hidden_size(), layers, found.dtype)
-        where = f", at {found.tensor}" if found.tensor and found.tensor not in meaning.words else ""
         severity: Severity = "critical" if found.fatal else "high"
         if found.denied:
             severity = "warning"
@@ -108,7 +107,7 @@ class ShapeMismatch(Detector):
             kind=meaning.kind,
             severity=severity,
             confidence=0.5 if found.denied else meaning.confidence,
-            title=meaning.words[:1].upper() + meaning.words[1:] + where + ".",
+            title=_sentence(meaning.words, found.widths),
             detail=self._detail(found, layers),
             evidence=tuple(found.evidence),
             next=meaning.next,
@@ -118,6 +117,8 @@ class ShapeMismatch(Detector):
 
     def _detail(self, found: _Mismatch, layers: int | None) -> str:
         parts = []
+        if found.tensor:
+            parts.append(f"Seen at {found.tensor}.")
         if found.fatal:
             parts.append("It ended the request.")
         if found.healed:
@@ -127,6 +128,13 @@ class ShapeMismatch(Detector):
         if layers is not None:
             parts.append(f"The drafter's own configuration names {layers} target layers.")
         return " ".join(parts)
+
+
+def _sentence(words: str, widths: Widths) -> str:
+    """Words as a sentence. A tensor's name keeps its case, also at the start."""
+    if words.startswith(widths.what) and not widths.what.startswith(("the ", "one ")):
+        return words + "."
+    return words[:1].upper() + words[1:] + "."
 
 
 def _ruled_out(kind: str, found: _Mismatch) -> tuple[RuledOut, ...]:

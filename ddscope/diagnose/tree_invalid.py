@@ -59,11 +59,6 @@ WORDS: dict[str, Words] = {
         "The number of positions does not fit the number of nodes.",
         ("Check whether the root is counted on one side only.", _CHECK),
     ),
-    "mask.siblings": (
-        "critical",
-        "In the tree mask siblings see each other: alternatives leak into each other's attention.",
-        ("Build each row from the parent's row plus the node's own bit, and nothing else.", _ATTENTION, _TEXT),
-    ),
     "mask.lower_triangular": (
         "critical",
         "The tree mask is plain lower-triangular: each node sees every node before it, not only its ancestors.",
@@ -74,6 +69,11 @@ WORDS: dict[str, Words] = {
             _ATTENTION,
             _TEXT,
         ),
+    ),
+    "mask.siblings": (
+        "critical",
+        "In the tree mask siblings see each other: alternatives leak into each other's attention.",
+        ("Build each row from the parent's row plus the node's own bit, and nothing else.", _ATTENTION, _TEXT),
     ),
     "mask.full": (
         "critical",
@@ -153,7 +153,7 @@ WORDS: dict[str, Words] = {
         ("Check the commit: path[1:] in order, then the bonus.", _TEXT),
     ),
 }
-# The likelier kind first, where the steps of a run leave several.
+# Where the steps of a run leave several kinds, the first of them: the one that says most.
 PREFERENCE = {kind: rank for rank, kind in enumerate(WORDS)}
 
 
