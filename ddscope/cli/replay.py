@@ -54,5 +54,5 @@ def _run(args: argparse.Namespace) -> int:
     from ddscope import tui
 
     with session:
-        tui.run(session, at=args.at, speed=args.speed, theme=args.theme)
+        tui.run(session, speed=args.speed, theme=args.theme)
     return 0

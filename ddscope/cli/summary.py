@@ -95,16 +95,15 @@ def summarise(store: Store, findings: list[Finding], trace: Path) -> Summary:
 
 
 def _request(store: Store, row: RequestRow) -> RequestSummary:
-    runs = [run for run in store.text(row.rid, None) if run.kind != "prompt"]
-    tokens = sum(len(run.tokens) for run in runs)
+    ids = [token for run in store.text(row.rid, prompt=False) for token in run.tokens]
     seconds = (row.last_t - row.t) / 1e6
     return RequestSummary(
         rid=row.rid,
-        text="".join(run.text for run in runs),
-        tokens=tokens,
+        text=b"".join(store.tokens.text(token) or b"" for token in ids).decode("utf-8", "replace"),
+        tokens=len(ids),
         steps=row.steps,
         tau=row.tau,
-        tokens_per_s=tokens / seconds if seconds > 0 else None,
+        tokens_per_s=len(ids) / seconds if seconds > 0 else None,
         state=row.state,
         reason=row.reason,
     )
