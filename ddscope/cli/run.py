@@ -141,7 +141,7 @@ def engine_options(args: argparse.Namespace) -> list[str]:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from ddscope.cli import live
+    from ddscope.cli.live import run_headless, run_workbench
     from ddscope.cli.prompts import prompts_of
 
     prompts = prompts_of(args.prompt, args.input)
@@ -152,5 +152,4 @@ def _run(args: argparse.Namespace) -> int:
         from ddscope.cli.screen import need_terminal
 
         need_terminal()
-    run = live.run_headless if headless else live.run_workbench
-    return run(args, prompts)
+    return run_headless(args, prompts) if headless else run_workbench(args, prompts)

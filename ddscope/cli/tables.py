@@ -5,6 +5,7 @@ Foreign text is never markup.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -16,7 +17,7 @@ from ddscope.cli.text import printable
 
 if TYPE_CHECKING:
     from ddscope.cli.summary import Summary
-    from ddscope.session.views import Curve, Timing
+    from ddscope.trace import Stats
 
 BAR = 24
 """Cells of a full bar in the depth curve."""
@@ -36,56 +37,74 @@ def _table(*columns: tuple[str, str]) -> Table:
 
 def run_summary(console: Console, summary: Summary) -> None:
     """Requests, depth curve and stage times of a headless run."""
-    table = _table(
-        ("request", "left"),
-        ("tokens", "right"),
-        ("steps", "right"),
-        ("τ", "right"),
-        ("tokens/s", "right"),
-        ("ended", "left"),
-    )
-    for request in summary.requests:
-        table.add_row(
-            Text(printable(request.rid)), f"{request.tokens:,}", f"{request.steps:,}", number(request.tau),
-            number(request.tokens_per_s, ".1f"), Text(printable(request.reason or request.state)),
-        )  # fmt: skip
-    if len(summary.requests) > 1:
-        tokens = sum(request.tokens for request in summary.requests)
-        table.add_row(
-            "all",
-            f"{tokens:,}",
-            f"{summary.steps:,}",
-            number(summary.tau),
-            number(summary.tokens_per_s, ".1f"),
-            "",
-            style="bold",
-        )
-    console.print(table)
-    depth_curve(console, summary.curve)
-    stage_times(console, summary.timing)
+    rows = [
+        (request.rid, request.tokens, request.steps, request.tau, request.tokens_per_s, request.reason or request.state)
+        for request in summary.requests
+    ]
+    _requests(console, rows, (summary.tau, summary.tokens_per_s))
+    depth_curve(console, summary.curve.p)
+    timing = summary.timing
+    stage_times(console, {stage.name: stage.mean_us for stage in timing.stages if stage.mean_us is not None})
     if summary.dropped:
         console.print(f"{summary.dropped:,} records were dropped; their places are marked in the trace.")
 
 
-def depth_curve(console: Console, curve: Curve) -> None:
-    """P(accepted ≥ depth) as bars; nothing where nothing was drafted."""
-    if not any(curve.at_least):
+def trace_stats(console: Console, stats: Stats) -> None:
+    """What a trace holds: records by type, requests, depth curve, stage times, the books of its sources."""
+    kinds = _table(("record", "left"), ("count", "right"))
+    for name, count in {**stats.types, **stats.unknown_types}.items():
+        kinds.add_row(Text(printable(name)), f"{count:,}")
+    if stats.damaged:
+        kinds.add_row("damaged", f"{stats.damaged:,}")
+    console.print(kinds)
+    rows = [
+        (request.rid, request.emitted, request.steps, request.tau, request.tokens_per_s, request.reason or "open")
+        for request in stats.requests
+    ]
+    _requests(console, rows, (stats.tau, stats.tokens_per_s))
+    depth_curve(console, stats.curve)
+    stage_times(console, {name: stage.mean_us for name, stage in stats.stages.items() if name != "total"})
+    books = _table(("source", "left"), ("emitted", "right"), ("received", "right"), ("dropped", "right"))
+    for source, book in stats.sources.items():
+        books.add_row(Text(printable(source)), *(f"{book[name]:,}" for name in ("emitted", "received", "dropped")))
+    console.print(books)
+    if not stats.finished:
+        console.print("No footer: the file is still being written, or was cut off.")
+
+
+Row = tuple[str, int, int, float | None, float | None, str]
+"""rid, tokens, steps, τ, tokens/s, how it ended."""
+
+
+def _requests(console: Console, rows: Sequence[Row], overall: tuple[float | None, float | None]) -> None:
+    heads = ("request", "left"), ("tokens", "right"), ("steps", "right"), ("τ", "right"), ("tokens/s", "right")
+    table = _table(*heads, ("ended", "left"))
+    for rid, tokens, steps, tau, rate, ended in rows:
+        cells = f"{tokens:,}", f"{steps:,}", number(tau), number(rate, ".1f")
+        table.add_row(Text(printable(rid)), *cells, Text(printable(ended)))
+    if len(rows) > 1:
+        sums = f"{sum(row[1] for row in rows):,}", f"{sum(row[2] for row in rows):,}"
+        table.add_row("all", *sums, number(overall[0]), number(overall[1], ".1f"), "", style="bold")
+    console.print(table)
+
+
+def depth_curve(console: Console, shares: Sequence[float]) -> None:
+    """P(accepted ≥ depth) as bars; nothing where nothing was accepted."""
+    if not any(shares):
         return
     table = _table(("depth", "right"), ("P(accepted ≥ depth)", "left"), ("", "right"))
-    for depth, share in enumerate(curve.p, 1):
+    for depth, share in enumerate(shares, 1):
         if share:
             table.add_row(str(depth), "█" * max(1, round(share * BAR)), f"{share:.2f}")
     console.print(table)
 
 
-def stage_times(console: Console, timing: Timing) -> None:
-    """Mean milliseconds a step by stage, and their share."""
-    stages = [stage for stage in timing.stages if stage.mean_us is not None]
-    if not stages:
+def stage_times(console: Console, means: Mapping[str, float]) -> None:
+    """Mean milliseconds a step by stage (µs in), and each one's share of their sum."""
+    total = sum(means.values())
+    if not total:
         return
     table = _table(("stage", "left"), ("ms a step", "right"), ("share", "right"))
-    for stage in stages:
-        table.add_row(
-            stage.name, number((stage.mean_us or 0) / 1000, ".2f"), "–" if stage.share is None else f"{stage.share:.0%}"
-        )
+    for name, mean in means.items():
+        table.add_row(name, number(mean / 1000), f"{mean / total:.0%}")
     console.print(table)

@@ -13,7 +13,6 @@ from ddscope.cli.text import printable
 
 if TYPE_CHECKING:
     from ddscope.cli.types import Commands
-    from ddscope.trace import Stats
 
 
 def add(commands: Commands) -> None:
@@ -49,6 +48,8 @@ def _verify(args: argparse.Namespace) -> int:
     for problem in report.problems:
         where = "" if problem.record is None else f"record {problem.record:,}, "
         print(f"{args.file.name}: {where}byte {problem.offset:,}: {printable(problem.text)}")
+    for note in report.notes:
+        print(f"{args.file.name}: note: {printable(note)}")
     print(
         f"{args.file.name}: {report.records:,} records, "
         + (f"{len(report.problems):,} problem(s)" if report.problems else "every invariant holds")
@@ -74,11 +75,9 @@ def _stats(args: argparse.Namespace) -> int:
 
         sys.stdout.write(msgspec.json.encode(result.to_json()).decode() + "\n")
     else:
-        _print_stats(args.file.name, result)
+        from rich.console import Console
+
+        from ddscope.cli.tables import trace_stats
+
+        trace_stats(Console(), result)
     return 0
-
-
-def _print_stats(name: str, stats: Stats) -> None:
-    from ddscope.cli.tables import stats_table
-
-    stats_table(name, stats)
