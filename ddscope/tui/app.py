@@ -19,6 +19,8 @@ from ddscope.tui.screens.bench import rebind
 from ddscope.tui.screens.workbench import Workbench
 from ddscope.tui.theme import THEME_NAMES, themes
 
+TITLE_CELLS = 58  # the longest title fits, so that keys stand in a column
+
 
 class Actions(Provider):
     """Every action that the session can do, with its keys, in the palette."""
@@ -57,7 +59,7 @@ class Actions(Provider):
     def _line(self, action: Action) -> str:
         assert isinstance(self.app, DdscopeApp)
         keys = self.app.keys.text(action)
-        return f"{action.title}  ·  {keys}" if keys else action.title
+        return f"{action.title:<{TITLE_CELLS}}  {keys}"
 
 
 class DdscopeApp(App[None], inherit_bindings=False):
@@ -68,6 +70,12 @@ class DdscopeApp(App[None], inherit_bindings=False):
     """
 
     TITLE = "ddscope"
+    CSS = """
+    CommandPalette > Vertical { background: $surface; width: 90; max-width: 96%; }
+    CommandPalette #--input, CommandPalette #--results, CommandPalette OptionList { background: $surface; }
+    CommandPalette SearchIcon { display: none; }
+    Toast { background: $panel; padding: 0 1; }
+    """
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {Actions}
     BINDINGS: ClassVar[list[BindingType]] = [*DEFAULT_KEYS.bindings("app")]
 

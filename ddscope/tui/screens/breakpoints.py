@@ -43,8 +43,8 @@ def point_words(point: Point) -> str:
 class Breakpoints(Dialog[None]):
     """Stays open while points are set and removed. What is shown as set is what the engine said, not what was asked."""
 
-    CSS = """
-    Breakpoints #lines { height: auto; max-height: 16; min-height: 6; background: $surface; margin-bottom: 1; }
+    DEFAULT_CSS = """
+    Breakpoints #lines { background: $surface; margin-bottom: 1; }
     """
     TITLE_TEXT = "Breakpoints"
     FOOT = "Enter sets or removes · Esc closes"
@@ -90,7 +90,6 @@ class Breakpoints(Dialog[None]):
 
     def on_mount(self) -> None:
         """The list has the keys."""
-        self._list.styles.height = len(self.rows()) + 4
         self._list.focus()
 
     def on_line_view_picked(self, event: LineView.Picked) -> None:

@@ -19,19 +19,19 @@ T = TypeVar("T")
 class Dialog(ModalScreen[T | None]):
     """A modal box. Subclasses give `fields` and finish with `dismiss`; Escape closes with None."""
 
-    CSS = """
+    DEFAULT_CSS = """
     Dialog { align: center middle; background: $background 60%; }
-    #box {
+    Dialog #box {
         width: 76; max-width: 96%; height: auto; max-height: 94%;
         border: round $border; border-title-style: bold; border-title-color: $text;
         background: $surface; padding: 1 2;
     }
-    .field { height: 1; margin-bottom: 1; }
-    .label { width: 16; color: $text-muted; }
-    .said { height: auto; color: $text-muted; }
-    .wrong { height: auto; color: $error; text-style: bold; }
-    Input { width: 1fr; background: $background; }
-    Input:focus { background: $background; text-style: bold; }
+    Dialog .field { height: 1; margin-bottom: 1; }
+    Dialog .label { width: 16; color: $text-muted; }
+    Dialog .said { height: auto; color: $text-muted; }
+    Dialog .wrong { height: auto; color: $error; text-style: bold; }
+    Dialog Input { width: 1fr; background: $background; }
+    Dialog Input:focus { background: $background; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "close", "Close", show=False)]
     TITLE_TEXT: ClassVar[str] = ""

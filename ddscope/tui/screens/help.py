@@ -8,12 +8,12 @@ from rich.style import Style
 
 from ddscope.tui.actions import GROUPS, Action, Keys, Need, available
 from ddscope.tui.foreign import cells, cut, pad
-from ddscope.tui.screens.pick import Pick
+from ddscope.tui.screens.pick import Pick, PickLines
 from ddscope.tui.theme import Palette
 from ddscope.tui.widgets.lines import Line
 from ddscope.tui.widgets.pane import Piece
 
-KEYS_CELLS = 14
+KEYS_CELLS = 12
 TWO_COLUMNS_FROM = 84
 
 
@@ -62,14 +62,22 @@ def _fitted(spans: tuple[Piece, ...], width: int) -> tuple[Piece, ...]:
     return (*out, (" " * (width - used + 1), Style()))
 
 
+class HelpLines(PickLines):
+    """Lines that are only read."""
+
+    SELECTS = False
+
+
 class Help(Pick):
     """All keys. Nothing is picked here: Enter and Escape close."""
+
+    DEFAULT_CSS = "Help #box { width: 120; }"
+    LINES = HelpLines
 
     def __init__(self, keys: Keys, offers: Iterable[Need], note: str) -> None:
         wanted = frozenset(offers)
         super().__init__(
             "Keys",
             lambda palette, width: help_lines(keys, wanted, palette, width),
-            count=60,
             foot=note,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar
 
 from textual import events
 from textual.widget import Widget
@@ -15,6 +16,9 @@ Draw = Callable[[Palette, int], Sequence[Line]]
 """Lines for a palette and a width, so that a list follows theme and size."""
 
 
+FRAME = 9  # rows of a dialog that are not its list
+
+
 class PickLines(LineView):
     """Lines that are picked by Enter, double click or their first letter."""
 
@@ -25,8 +29,9 @@ class PickLines(LineView):
         self.empty_reason = reason
 
     def redraw(self) -> None:
-        """Make the lines anew."""
+        """Make the lines anew; the list is as high as they need and the screen allows."""
         self._lines = self._draw(self.palette, self.content_width)
+        self.styles.height = min(max(len(self._lines), 2), max(self.screen.size.height - FRAME, 2))
         self.content_changed()
 
     def on_resize(self, _event: events.Resize) -> None:
@@ -45,26 +50,25 @@ class PickLines(LineView):
 class Pick(Dialog[int]):
     """Answers with the number of the line that was picked. `letters` pick lines directly."""
 
-    CSS = """
+    DEFAULT_CSS = """
     Pick #box { width: 100; max-width: 96%; }
-    Pick #lines { height: auto; max-height: 70vh; min-height: 1; background: $surface; }
+    Pick #lines { background: $surface; }
     """
     FOOT = "Enter picks · Esc closes"
+    LINES: ClassVar[type[PickLines]] = PickLines
 
     def __init__(
         self,
         title: str,
         draw: Draw,
         *,
-        count: int,
         reason: str = "Nothing to pick.",
         letters: str = "",
         foot: str = FOOT,
     ) -> None:
         super().__init__()
         self._title, self._letters, self._foot = title, letters, foot
-        self._list = PickLines(draw, reason)
-        self._list.styles.height = max(min(count, 40), 2 if not count else 1)
+        self._list = self.LINES(draw, reason)
 
     def heading(self) -> str:
         """What is picked."""

@@ -57,7 +57,7 @@ class PromptText(TextArea):
 class NewPrompt(Dialog[dict[str, Any]]):
     """Answers with the arguments of `submit`."""
 
-    CSS = """
+    DEFAULT_CSS = """
     NewPrompt #text { height: 6; margin-bottom: 1; border: none; padding: 0 1; background: $background; }
     """
     TITLE_TEXT = "New prompt"
@@ -71,7 +71,9 @@ class NewPrompt(Dialog[dict[str, Any]]):
     def fields(self) -> Iterable[Widget]:
         """The text, then one line a parameter."""
         params = self._params
-        yield PromptText(id="text", soft_wrap=True, show_line_numbers=False, tab_behavior="focus")
+        yield PromptText(
+            id="text", soft_wrap=True, show_line_numbers=False, placeholder="What should the model answer?"
+        )
         yield field("algorithm", Choice(ALGORITHMS, params.algorithm, id="algorithm"))
         yield field("budget", entry(str(params.budget), id="budget"))
         yield field("temperature", entry(f"{params.temperature:g}", id="temperature"))

@@ -58,14 +58,14 @@ def _flat(text: str) -> str:
 class SearchBox(Dialog[tuple[Search, Match]]):
     """Answers with the search (for `n` and `N`) and the match that was picked."""
 
-    CSS = """
+    DEFAULT_CSS = """
     SearchBox #box { width: 100; height: 80%; }
     SearchBox #lines { height: 1fr; background: $surface; }
     SearchBox #query { margin-bottom: 1; }
     SearchBox #wrong { display: none; }
     """
     TITLE_TEXT = "Search text, tokens and journal"
-    FOOT = "Enter goes to the match · ↑↓ choose · Esc closes; afterwards n and N go on"
+    FOOT = "Enter goes there, n and N go on from it · ↑↓ choose · Esc closes"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "choose(-1)", "Match above", show=False, priority=True),
         Binding("down", "choose(1)", "Match below", show=False, priority=True),

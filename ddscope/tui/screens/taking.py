@@ -46,12 +46,11 @@ class TakingActions(Bench):
                 self._take(copies[number])
 
         letters = "".join(copy.letter for copy in copies)
-        foot = "Letter or Enter copies to the terminal's clipboard (OSC 52) · Esc closes"
+        foot = "Letter or Enter: to the clipboard, by OSC 52 · Esc closes"
         self.app.push_screen(
             Pick(
                 "Copy",
                 lambda palette, width: _copy_lines(copies, palette, width),
-                count=len(copies),
                 letters=letters,
                 foot=foot,
             ),
@@ -118,7 +117,6 @@ class TakingActions(Bench):
             Pick(
                 "Bookmarks and notes",
                 lambda palette, width: [self._mark_line(row, palette, width) for row in rows],
-                count=len(rows),
                 reason="None yet: m bookmarks the moment under the cursor, M writes a note at it.",
                 foot="Enter goes there · Esc closes",
             ),

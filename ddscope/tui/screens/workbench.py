@@ -231,13 +231,14 @@ class Workbench(MovingActions, SteeringActions, TakingActions, ArrangingActions)
         view = store.tree(record) if record is not None else None
         tree.stopped = self._stopped(state, view.rid, view.step) if view is not None else ""
         fresh = self.session.version if cursor.is_live or not store.settled else 0
-        key = (rid, record, at, store.tokens.version, fresh)
+        key = (rid, record, at, store.tokens.version, fresh, tree.stopped)
         if key == self._step_key:
             return
         self._step_key = key
         tree.view = view
         self._show_node(tree.cursor)
-        text.runs = store.text(rid, record) if rid is not None else ()
+        # A step that is held before its commit is not in the text yet.
+        text.runs = store.text(rid, record - 1 if record and tree.stopped else record) if rid is not None else ()
         text.cursor = record
         curve.curve = node.curve = store.curve(rid, at)
         curve.run = store.curve(None, at)
@@ -433,8 +434,8 @@ class Workbench(MovingActions, SteeringActions, TakingActions, ArrangingActions)
 
     def action_help(self) -> None:
         """All keys."""
-        note = "Engine keys are listed while ddscope runs the engine. " if Need.CONTROL not in self.offers else ""
-        self.app.push_screen(Help(self.keys, self.offers, f"{note}Esc closes."))
+        note = "Engine keys come with ddscope run · " if Need.CONTROL not in self.offers else ""
+        self.app.push_screen(Help(self.keys, self.offers, f"{note}↑↓ scroll · Esc closes"))
 
     def copies(self) -> list[Copy]:
         """What is under the cursors, the focused pane's first."""

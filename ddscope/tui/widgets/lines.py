@@ -66,6 +66,9 @@ class LineView(LinePane, can_focus=True, inherit_bindings=False):
 
     BINDINGS: ClassVar[list[BindingType]] = [*DEFAULT_KEYS.bindings("list")]
 
+    SELECTS: ClassVar[bool] = True
+    """Whether one line is selected; without it the arrow keys scroll."""
+
     DEFAULT_CSS = """
     LineView { overflow-x: hidden; }
     """
@@ -188,21 +191,27 @@ class LineView(LinePane, can_focus=True, inherit_bindings=False):
 
     # keys and mouse -------------------------------------------------------------------------------------------
 
+    def _move(self, by: int) -> None:
+        if self.SELECTS:
+            self.select(self.selected + by)
+        else:
+            self.jump_to(y=min(self.scroll_offset.y + by, max(self.max_scroll_y, 0)))
+
     def action_line_up(self) -> None:
-        """Select the line above."""
-        self.select(self.selected - 1)
+        """The line above."""
+        self._move(-1)
 
     def action_line_down(self) -> None:
-        """Select the line below."""
-        self.select(self.selected + 1)
+        """The line below."""
+        self._move(+1)
 
     def action_page_up(self) -> None:
-        """Select a page up."""
-        self.select(self.selected - max(self.scrollable_content_region.height - 1, 1))
+        """A page up."""
+        self._move(-max(self.scrollable_content_region.height - 1, 1))
 
     def action_page_down(self) -> None:
-        """Select a page down."""
-        self.select(self.selected + max(self.scrollable_content_region.height - 1, 1))
+        """A page down."""
+        self._move(max(self.scrollable_content_region.height - 1, 1))
 
     def action_open(self) -> None:
         """Open or close the entry, or jump to what the line points at."""
@@ -257,6 +266,6 @@ class LineView(LinePane, can_focus=True, inherit_bindings=False):
         line = y + self.scroll_offset.y
         if line >= self.line_count():
             return self.finish(Strip.blank(width))
-        if line == self.selected and self.has_focus:
+        if self.SELECTS and line == self.selected and self.has_focus:
             base = self.palette.cursor
         return self.finish(strip_of(self.content_at(line).spans, width, base, self.palette.faint))
