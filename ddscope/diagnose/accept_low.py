@@ -26,6 +26,7 @@ HEAD = 16  # first steps counted; a run that only later turns bad is another fin
 _REPORT = re.compile(r"Decode batch.{0,400}?accept len: (\d{1,4}(?:\.\d{1,6})?)")
 _READY = "fired up and ready"
 _SIMULATED = "SIMULATE_ACC"
+_NO_SETTINGS = ("replay_check", "draft.features", "engine.state", "engine.error")  # frequent, and no settings
 
 NEXT = (
     "Pairing: the drafter must be trained for exactly this target, and share its tokenizer.",
@@ -66,7 +67,7 @@ class AcceptLow(Detector):
             if record.engine is not None and _SIMULATED in str(record.engine.config).upper():
                 self._simulated = evidence_of(record, index, "the engine's configuration simulates acceptance")
         elif isinstance(record, Fact):
-            if _SIMULATED in f"{record.name} {record.value}".upper():
+            if record.name not in _NO_SETTINGS and _SIMULATED in f"{record.name} {record.value}".upper():
                 self._simulated = evidence_of(record, index, excerpt(f"{record.name}: {record.value}"))
         else:
             self._observe_log(record, index)

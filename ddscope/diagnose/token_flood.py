@@ -78,7 +78,7 @@ class TokenFlood(Detector):
         elif isinstance(record, Tokens):
             for token, text in zip(record.ids, record.text, strict=False):
                 self._texts[token] = text
-                if not text_bytes(text):
+                if text == "" or (not isinstance(text, str) and not text_bytes(text)):
                     self._silent.add(token)
         elif isinstance(record, Header):
             self._vocab = record.model.vocab_size if record.model is not None else None

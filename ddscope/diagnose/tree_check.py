@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from ddscope.diagnose.words import listed, plural
 from ddscope.model import Step, Tree
 
+MAX_BITS = (1 << 4096) - 1
+"""Nodes looked at when a bad row is put in words."""
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -53,21 +56,14 @@ def audit(step: Step, greedy: bool) -> Audit | None:
     if tree is None:
         return None
     result = Audit()
-    broken = _broken_structure(tree)
-    if broken is not None:
-        result.problems.append(broken)
-        return result  # the rest would only say the same in other words
     positions, mask, parents = tree.positions, tree.mask, tree.parents
     base = step.base
     if base is None:
         base = positions[0] if positions else 0  # a shift of everything cannot be seen then
-    expected = [base]
-    rows = [1]
-    bit = 1
-    for parent in parents:
-        bit <<= 1
-        expected.append(expected[parent] + 1)
-        rows.append(rows[parent] | bit)
+    expected, rows = closure(parents, base)
+    if len(rows) != len(parents) + 1 or len(tree.tokens) != len(parents):
+        result.problems.append(_broken_structure(tree))
+        return result  # the rest would only say the same in other words
     edges = set(zip(parents, tree.tokens, strict=True))
     if len(edges) != len(parents):
         result.problems.append(_duplicates(tree))
@@ -86,17 +82,31 @@ def audit(step: Step, greedy: bool) -> Audit | None:
     return result
 
 
-def _broken_structure(tree: Tree) -> Problem | None:
+def closure(parents: list[int], base: int) -> tuple[list[int], list[int]]:
+    """Sound positions and mask rows (bit sets), [n + 1] each, root first; shorter when a parent does not come first."""
+    positions, rows = [base], [1]
+    if parents and min(parents) < 0:
+        return positions, rows
+    bit = 1
+    add_position, add_row = positions.append, rows.append
+    try:
+        for parent in parents:
+            bit <<= 1
+            add_position(positions[parent] + 1)
+            add_row(rows[parent] | bit)
+    except IndexError:  # cheaper than looking at every parent: this runs for every step of every run
+        pass
+    return positions, rows
+
+
+def _broken_structure(tree: Tree) -> Problem:
     """Parents that do not come first, or arrays of unequal length: nothing else can be asked of such a tree."""
-    parents = tree.parents
-    if len(tree.tokens) != len(parents):
-        text = f"{plural(len(tree.tokens), 'token')} but {plural(len(parents), 'parent')}"
-        return problem("structure", "structure.lengths", text)
-    for number, parent in enumerate(parents):
+    for number, parent in enumerate(tree.parents):
         if not 0 <= parent <= number:
             text = f"node {number + 1} has parent {parent}, which does not come before it"
             return problem("structure", "structure.parents", text)
-    return None
+    text = f"{plural(len(tree.tokens), 'token')} but {plural(len(tree.parents), 'parent')}"
+    return problem("structure", "structure.lengths", text)
 
 
 def _check_mask(mask: list[str], rows: list[int], parents: list[int], result: Audit) -> None:
@@ -180,7 +190,10 @@ def _sibling_bits(parents: list[int]) -> list[int]:
 
 
 def _nodes(bits: int) -> str:
-    nodes = [i for i in range(bits.bit_length()) if bits >> i & 1]
+    near = bits & MAX_BITS  # a row can claim any number of nodes
+    nodes = [i for i in range(near.bit_length()) if near >> i & 1]
+    if not nodes:
+        return "nodes far beyond the tree"
     return f"node {nodes[0]}" if len(nodes) == 1 else f"nodes {listed(nodes, 6)}"
 
 

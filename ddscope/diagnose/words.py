@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from math import isfinite
 
 _SMALL = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
@@ -20,10 +21,10 @@ def plural(n: int, noun: str, nouns: str | None = None) -> str:
 
 def listed(items: Iterable[object], limit: int = 8) -> str:
     """`3, 4, 5`; at most `limit` of them, then how many more."""
-    texts = [str(item) for item in items]
-    if len(texts) > limit:
-        return ", ".join(texts[:limit]) + f" and {len(texts) - limit:,} more"
-    return ", ".join(texts)
+    rest = iter(items)
+    shown = ", ".join(str(item) for item in islice(rest, limit))
+    more = sum(1 for _ in rest)
+    return f"{shown} and {more:,} more" if more else shown
 
 
 def curve_text(curve: Sequence[float]) -> str:
