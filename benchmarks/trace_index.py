@@ -130,7 +130,7 @@ def write(path: Path, records: Iterator[Record]) -> None:
         writer.write_lines(b"".join(batch))
 
 
-# Each way is a program of its own, run in a fresh interpreter: what it prints is {records, wall, cpu, rss_mb, first_ms}.
+# Each way is a program of its own, run in a fresh interpreter.
 PRELUDE = """
 import json, resource, sys, time
 path = sys.argv[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +34,7 @@ class TraceFile:
         self.trouble: str | None = None
         self._fd = open_for_reading(self.path)
         self._broken = False  # cut or rewritten: the bytes behind the index are not those that were indexed
+        self._cut_to = sys.maxsize  # what is there behind this byte came after a cut
         self._looked_at = -1  # size at which the last line had no end
         self._sidecar = sidecar.path_of(self.path) if use_sidecar else None
         self._kept = 0  # bytes of the file that the sidecar covers
@@ -101,7 +103,7 @@ class TraceFile:
             line = self.raw(i)
         except TraceError as error:
             return _no_record(b"", str(error))
-        if len(line) < length:
+        if len(line) < length or self.index.offset[i] + length > self._cut_to:
             return _no_record(line, "the file was cut and no longer holds this line")
         return decode(line)
 
@@ -152,6 +154,7 @@ class TraceFile:
         end = self.index.end
         if here.st_size < end:
             self._broken = True
+            self._cut_to = min(self._cut_to, here.st_size)
             self.trouble = (
                 f"{self.path} was cut from {end:,} to {here.st_size:,} bytes while it was read: "
                 f"nothing new is shown until it is opened again."

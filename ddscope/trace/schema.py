@@ -1,4 +1,4 @@
-"""`python -m ddscope.trace.schema` writes docs/trace-schema.json of a checkout; the schema is `ddscope.trace.schemas`."""
+"""`python -m ddscope.trace.schema` writes docs/trace-schema.json of a checkout, from `ddscope.trace.schemas`."""
 
 from __future__ import annotations
 

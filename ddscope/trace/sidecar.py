@@ -1,7 +1,7 @@
 """`NAME.ddx`: the columns of an index, kept beside its file. A cache: whatever is wrong with one, it is built again.
 
-Layout: one line of JSON (`_Front`), then the columns as machine words of the host that wrote them, then the record
-numbers by kind and by request. Nothing of it is trusted before size, checksum and ranges fit.
+Layout: a line with the checksum of all that follows, one line of JSON (`_Front`), the columns as machine words of the
+host that wrote them, the record numbers by kind and by request. Nothing is trusted before checksum and ranges fit.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ FORMAT = "ddscope-index-1"
 _HEAD = 1 << 16  # bytes of the file's beginning that are hashed
 _TAIL = 1 << 12  # and of its end, as far as it was indexed
 _MAX_FRONT = 1 << 26
+_CHECKSUM = 9  # bytes: eight hexadecimal digits and the newline
 
 
 class _Front(msgspec.Struct, kw_only=True):
-    """The first line. size, mtime_ns: of the trace when this was written; head, tail: hashes of its bytes."""
+    """The line of JSON. size, mtime_ns: of the trace when this was written; head, tail: hashes of its bytes."""
 
     format: str
     layout: str
@@ -35,7 +36,6 @@ class _Front(msgspec.Struct, kw_only=True):
     tail: str
     n: int
     end: int
-    crc: int
     sources: list[str]
     rids: list[str]
     received: list[int]
@@ -57,14 +57,14 @@ def save(path: Path, index: TraceIndex, fd: int) -> bool:
     columns += [index.by_kind[name] for name in RECORD_KINDS]
     columns += index.steps_of.values()
     parts = [memoryview(column).cast("B") for column in columns if column]
-    crc = 0
-    for part in parts:
-        crc = zlib.crc32(part, crc)
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        front = msgspec.json.encode(_front(index, fd, crc)) + b"\n"
+        front = msgspec.json.encode(_front(index, fd)) + b"\n"
+        checksum = zlib.crc32(front)
+        for part in parts:
+            checksum = zlib.crc32(part, checksum)
         with open(temporary, "xb") as file:
-            file.write(front)
+            file.write(b"%08x\n" % checksum + front)
             file.writelines(parts)
         os.replace(temporary, path)
     except OSError:
@@ -80,13 +80,15 @@ def load(path: Path, fd: int) -> TraceIndex | None:
     """The index that `path` keeps of the open trace `fd`; None unless all of it fits that file."""
     try:
         with open(path, "rb") as file:
-            front = msgspec.json.decode(file.readline(_MAX_FRONT), type=_Front)
+            checksum = file.readline(_CHECKSUM)
+            line = file.readline(_MAX_FRONT)
+            front = msgspec.json.decode(line, type=_Front)
             if not _fits(front, fd):
                 return None
             body = file.read()
     except (OSError, *UNREADABLE):
         return None
-    if len(body) != _body_size(front) or zlib.crc32(body) != front.crc:
+    if len(body) != _body_size(front) or checksum != b"%08x\n" % zlib.crc32(body, zlib.crc32(line)):
         return None
     index = _unpack(front, memoryview(body))
     return index if _sound(index, front) else None
@@ -98,7 +100,7 @@ def _layout() -> str:
     return f"{sys.byteorder} {sizes} {COLUMNS} {RECORD_KINDS}"
 
 
-def _front(index: TraceIndex, fd: int, crc: int) -> _Front:
+def _front(index: TraceIndex, fd: int) -> _Front:
     status = os.fstat(fd)
     sources = range(len(index.sources))
     return _Front(
@@ -110,7 +112,6 @@ def _front(index: TraceIndex, fd: int, crc: int) -> _Front:
         tail=_digest(fd, max(0, index.end - _TAIL), index.end),
         n=index.n,
         end=index.end,
-        crc=crc,
         sources=index.sources,
         rids=index.rids,
         received=[index.received[number] for number in sources],
