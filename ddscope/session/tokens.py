@@ -62,10 +62,8 @@ def _visible_char(char: str) -> str:
         return TAB if char == "\t" else chr(0x2400 + code)
     if code == 0x7F:
         return "␡"
-    # Cf holds bidi overrides and zero-width characters, Zl/Zp line breaks that terminals do not agree on.
-    if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"):
-        return f"⟨U+{code:04X}⟩"
-    return char
+    # Not printable: bidi overrides, zero-width characters, spaces that look like the plain one, odd line breaks.
+    return char if char.isprintable() else f"⟨U+{code:04X}⟩"
 
 
 def visible(text: str) -> str:
