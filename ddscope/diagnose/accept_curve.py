@@ -107,6 +107,7 @@ class AcceptCurve(Detector):
             confidence=0.95 if shape else 0.75,
             title=f"{_WORDS.get(shape, 'Acceptance is low')}: {'; '.join(cause.words for cause in causes)}.",
             detail=curve.text(),
+            symptom=curve.symptom(),
             evidence=evidence[:MAX_EVIDENCE],
             next=(*(todo for cause in causes for todo in cause.next), "Run again: the curve must fall smoothly then."),
             ruled_out=self._ruled_out(curve, shape),
@@ -120,6 +121,7 @@ class AcceptCurve(Detector):
             confidence=0.85,
             title="Nothing that is drafted gets accepted: the drafter's head, vocabulary, weights or layers are wrong.",
             detail=curve.text(),
+            symptom=curve.symptom(),
             evidence=tuple(self._steps_that_show("nothing")),
             next=NEXT,
             ruled_out=self._ruled_out(curve, "nothing"),
@@ -133,6 +135,7 @@ class AcceptCurve(Detector):
             confidence=0.75,
             title="Acceptance ends after depth 1: the inputs of the drafter's block are wrong.",
             detail=curve.text(),
+            symptom=curve.symptom(),
             evidence=tuple(self._steps_that_show("depth_1_only")),
             next=_NEXT_INPUTS,
             ruled_out=self._ruled_out(curve, "depth_1_only"),
@@ -146,6 +149,7 @@ class AcceptCurve(Detector):
             confidence=0.5,
             title="Acceptance is low but falls smoothly: a weak drafter or hard text, no sign of a fault.",
             detail=curve.text(),
+            symptom=curve.symptom(),
             evidence=tuple(self._steps_that_show("nothing")),
             next=("Compare the same prompts with the drafter's published numbers: template and thinking mode matter.",),
             ruled_out=self._ruled_out(curve, ""),
@@ -207,6 +211,11 @@ class _Curve:
         if self.hits(1) < NOTHING * self.steps:
             return "nothing"
         return "depth_1_only" if self.hits(2) <= ENDS * self.hits(1) else ""
+
+    def symptom(self) -> str:
+        """What the curve says without a cause."""
+        shape = self.shape() or self.resembles()
+        return f"{_WORDS.get(shape, 'Acceptance is low')} ({self.text().rstrip('.')})."
 
     def text(self) -> str:
         depths = [self.hits(depth) / self.steps for depth in range(1, 6)]

@@ -51,6 +51,7 @@ class Finding:
     ruled_out:    what looks alike, and why it is not that.
     consequences: what else was seen and is explained by this finding, so it is not listed as a finding of its own.
     rid:          the request, when exactly one is affected.
+    symptom:      what was observed, without the cause; how it reads among the consequences of another finding.
     """
 
     id: str
@@ -64,6 +65,7 @@ class Finding:
     rid: str | None = None
     kind: str = ""
     consequences: tuple[str, ...] = ()
+    symptom: str = ""
 
     def with_(self, **changes: Any) -> Finding:
         """A copy with some fields replaced."""
@@ -110,6 +112,7 @@ def rank_key(finding: Finding) -> tuple[Any, ...]:
         finding.next,
         tuple((r.what, r.why) for r in finding.ruled_out),
         finding.consequences,
+        finding.symptom,
     )
 
 

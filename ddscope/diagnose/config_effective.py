@@ -38,6 +38,7 @@ class RequestedVsEffective(Detector):
             confidence=0.9,
             title=f"The drafter is not fed as it was trained: {cause.words}.",
             detail="Read from the configurations. Acceptance need not fall much, and the text stays right.",
+            symptom="The drafter is not fed as it was trained.",
             evidence=cause.evidence,
             next=cause.next,
             ruled_out=(

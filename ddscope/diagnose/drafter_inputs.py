@@ -39,10 +39,15 @@ class DrafterInputs:
         elif fact.name == "drafter.in_force":
             self._in_force = (value, evidence_of(fact, index, f"in force: {_config(value)}"))
         elif fact.name == "draft.features":
-            layers, distinct = _count(value.get("layers")), _count(value.get("distinct"))
-            if layers is not None and distinct is not None and 0 < distinct <= layers:
-                text = f"{distinct} of {layers} captured layers differ"
-                self._features = (layers, distinct, evidence_of(fact, index, text))
+            self._observe_features(value, fact, index)
+
+    def _observe_features(self, value: Mapping[str, Any], fact: Fact, index: int | None) -> None:
+        layers, distinct = _count(value.get("layers")), _count(value.get("distinct"))
+        if layers is None or distinct is None or not 0 < distinct <= layers:
+            return
+        if self._features is None or self._features[:2] != (layers, distinct):  # keep the first that says so
+            evidence = evidence_of(fact, index, f"{layers} captured layers, {distinct} distinct")
+            self._features = (layers, distinct, evidence)
 
     def checkpoint_layers(self) -> int | None:
         """How many target layers the drafter's own configuration names."""

@@ -75,12 +75,16 @@ def relate(findings: Iterable[Finding]) -> list[Finding]:
         root = number
         while root in cause_of:  # ends: a cause is no symptom of what it explains (see the rules)
             root = cause_of[root]
-        consequences.setdefault(root, []).append(f"{listed[number].id}: {listed[number].title}")
+        consequences.setdefault(root, []).append(_as_consequence(listed[number]))
     return [
         finding.with_(consequences=(*finding.consequences, *consequences.get(number, ())))
         for number, finding in enumerate(listed)
         if number not in cause_of
     ]
+
+
+def _as_consequence(finding: Finding) -> str:
+    return f"{finding.id}: {finding.symptom or finding.title}"
 
 
 def _explains(cause: Finding, symptom: Finding) -> bool:

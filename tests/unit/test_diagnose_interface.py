@@ -116,6 +116,14 @@ def test_a_rule_that_fails_is_switched_off_said_and_leaves_the_others_alone() ->
     assert note.evidence[0].record == 2
 
 
+def test_every_rule_and_every_kind_of_invalid_tree_is_described() -> None:
+    from ddscope.diagnose.tree_invalid import WORDS
+
+    page = (Path(__file__).parents[2] / "docs" / "detectors.md").read_text("utf-8")
+    assert all(f"## `{detector.id}`" in page for detector in all_detectors())
+    assert all(f"`{kind}`" in page or f"`.{kind.partition('.')[2]}`" in page for kind in WORDS)
+
+
 # -- gaps ------------------------------------------------------------------------------------------------------------
 
 
