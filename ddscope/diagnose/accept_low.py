@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 
 from ddscope.diagnose.base import MAX_EVIDENCE, Detector, Evidence, Finding, RuledOut, evidence_of
-from ddscope.diagnose.messages import message_of
+from ddscope.diagnose.messages import READY, message_of
 from ddscope.diagnose.requests import MAX_OPEN, Requests
 from ddscope.diagnose.stats import binomial_at_most
 from ddscope.diagnose.words import excerpt, plural
@@ -24,7 +24,6 @@ SIGNIFICANT = 1e-3
 HEAD = 16  # first steps counted; a run that only later turns bad is another finding
 
 _REPORT = re.compile(r"Decode batch.{0,400}?accept len: (\d{1,4}(?:\.\d{1,6})?)")
-_READY = "fired up and ready"
 _SIMULATED = "SIMULATE_ACC"
 _NO_SETTINGS = ("replay_check", "draft.features", "engine.state", "engine.error")  # frequent, and no settings
 
@@ -105,7 +104,7 @@ class AcceptLow(Detector):
         if _SIMULATED in message:
             self._simulated = evidence_of(record, index, excerpt(message))
         key = (record.src, record.pid)
-        if _READY in message:
+        if READY in message:
             self._reports.pop(key, None)
         match = _REPORT.search(message) if "accept len" in message else None
         if match is None or (len(self._reports) >= MAX_OPEN and key not in self._reports):

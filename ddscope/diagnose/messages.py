@@ -7,6 +7,9 @@ from ddscope.model import Fact, Log, Record, text_bytes
 MAX_MESSAGE = 20_000
 """Characters looked at: a config dump of megabytes on one line is not searched to its end."""
 
+READY = "fired up and ready"
+"""In the line that SGLang prints when it has started and answers; warm-up is over then."""
+
 
 def message_of(record: Record) -> str | None:
     """The message, undecodable bytes replaced; None for any other record and for a log line without one."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from math import log
 
 from ddscope.diagnose.base import MAX_EVIDENCE, Detector, Evidence, Finding, RuledOut, evidence_of
-from ddscope.diagnose.messages import message_of
+from ddscope.diagnose.messages import READY, message_of
 from ddscope.diagnose.words import excerpt, plural
 from ddscope.model import Draft, Fact, Header, Log, Record, Step
 
@@ -104,6 +104,8 @@ class NanLogits(Detector):
         self._target, self._draft = _Place(), _Place()
         self._flat_target, self._flat_draft = _Flat(), _Flat()
         self._log: list[Evidence] = []
+        self._ready: set[str] = set()  # log sources that said so
+        self._served = False  # a line about NaN came after that
 
     def observe(self, record: Record, index: int | None = None) -> None:
         if isinstance(record, Step):
@@ -112,11 +114,20 @@ class NanLogits(Detector):
             vocab = record.model.vocab_size if record.model is not None else None
             if vocab is not None and vocab > 1:
                 self._vocab, self._log_vocab = vocab, log(vocab)
-        elif len(self._log) < MAX_EVIDENCE:
-            message = message_of(record)
-            lowered = message.lower() if message else ""
-            if any(sign in lowered for sign in LOG_SIGNS):
-                self._log.append(evidence_of(record, index, excerpt(message or "")))
+        else:
+            self._observe_message(record, index)
+
+    def _observe_message(self, record: Record, index: int | None) -> None:
+        message = message_of(record)
+        if not message:
+            return
+        if READY in message:
+            self._ready.add(record.src)
+        lowered = message.lower()
+        if any(sign in lowered for sign in LOG_SIGNS):
+            self._served = self._served or record.src in self._ready
+            if len(self._log) < MAX_EVIDENCE:
+                self._log.append(evidence_of(record, index, excerpt(message)))
 
     def _observe_step(self, step: Step, index: int | None) -> None:
         self._steps += 1
@@ -235,18 +246,21 @@ class NanLogits(Detector):
         )
 
     def _log_finding(self) -> Finding:
+        served = self._served
         return Finding(
             id=self.id,
             kind="log",
-            severity="warning",
-            confidence=0.5,
-            title="The log speaks of NaN logits.",
-            detail=f"{plural(len(self._log), 'line')}; no step record shows it.",
+            severity="high" if served else "warning",
+            confidence=0.75 if served else 0.5,
+            title="The log speaks of NaN logits" + (" while the server answers requests." if served else "."),
+            detail="No step record shows it. During warm-up with made-up token ids such lines are harmless.",
             evidence=tuple(self._log),
             next=(
-                "Check when it was written: during warm-up with made-up token ids it is harmless.",
+                "Check when it was written: before the server was ready, or during a benchmark with made-up ids?",
                 "Attach a hook and look at `flags.nonfinite` of the steps under real traffic.",
+                *_NEXT_TARGET[1:],
             ),
+            ruled_out=(RuledOut("warm-up", "the server had said that it is ready"),) if served else (),
         )
 
 

@@ -185,7 +185,16 @@ def test_a_log_line_alone_is_a_warning_because_warm_up_prints_it_too(line: str) 
     stream.log(line)
     finding = only(stream.findings())
     assert (finding.id, finding.kind, finding.severity) == ("nan.logits", "log", "warning")
-    assert "warm-up" in finding.next[0]
+    assert "warm-up" in finding.detail
+
+
+def test_a_log_line_of_a_server_that_is_ready_is_no_warm_up() -> None:
+    stream = Stream()
+    stream.log("The server is fired up and ready to roll!")
+    stream.log("Detected errors during sampling! NaN in the logits.")
+    finding = only(stream.findings())
+    assert (finding.kind, finding.severity) == ("log", "high")
+    assert [r.what for r in finding.ruled_out] == ["warm-up"]
 
 
 def test_log_lines_are_evidence_where_steps_show_it() -> None:
