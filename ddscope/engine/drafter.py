@@ -1,6 +1,6 @@
 """The DFlash drafter: a small block-parallel model whose context is the target's hidden states.
 
-One pass fills a whole block: row 0 carries the anchor (the last token of the text), the other rows the mask token; row i
+One pass fills a whole block: row 0 carries the anchor (the last token of the text), the others the mask token; row i
 predicts the token at its own position. Keys and values of the context come from fused target features, so the drafter
 never reads the text itself. Layout of the checkpoint: z-lab's. Source: DFlash, arXiv 2602.06036.
 """
@@ -115,7 +115,7 @@ class Drafter:
     def draft(self, anchor: int, rows: int, cache: KVCache) -> Tensor:
         """Hidden states [rows - 1, hidden] of the drafted positions, depth 1 first, after the final norm.
 
-        anchor: id of the last token of the text, whose position is cache.length; rows: of the block, the anchor included.
+        anchor: id of the last token of the text, at position cache.length; rows: of the block, the anchor included.
         Every row sees the whole context and the whole block. The block's K and V stay scratch.
         """
         stack = self.config.stack

@@ -31,8 +31,8 @@ class Drafted:
 class Drafting:
     """Holds the drafter's cache and the features it has not read yet.
 
-    Features are kept as they come and read when a draft needs them, so that plain decoding pays nothing and may turn into
-    a tree at any step.
+    Features are kept as they come and read when a draft needs them, so that plain decoding pays nothing and may turn
+    into a tree at any step.
     """
 
     def __init__(self, pair: Pair, rows: int) -> None:
@@ -103,7 +103,7 @@ def finite(values: list[float]) -> Numbers:
 
 def _distinct_layers(features: Tensor, hidden: int) -> tuple[int, int]:
     """How many layers stand side by side in features [n, layers × hidden], and how many of them differ."""
-    layers = list(features.split(hidden, dim=-1))
+    layers = features.view(len(features), -1, hidden).unbind(1)
     different: list[Tensor] = []
     for layer in layers:
         if not any(torch.equal(layer, other) for other in different):

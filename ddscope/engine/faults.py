@@ -1,7 +1,7 @@
 """Deliberate faults, one at a time, each at the place where the real bug would sit.
 
-They show what a failure looks like, live. The engine asks for a fault where it would be sound otherwise; nothing else in
-the engine changes.
+They show what a failure looks like, live. The engine asks for a fault where it would be sound otherwise; nothing else
+changes.
 """
 
 from __future__ import annotations
@@ -48,3 +48,7 @@ class Faults:
         """`"nan-norm" in faults`. The name must be a known one."""
         assert name in WHAT, name
         return name == self.name
+
+
+SOUND = Faults()
+"""No fault."""

@@ -66,7 +66,7 @@ class Generator:
         return token
 
     def feature_layers(self) -> tuple[int, int]:
-        """How many captured layers enter the drafter, and how many of them differ over the prompt; (0, 0) before start."""
+        """How many captured layers enter the drafter, and how many differ over the prompt; (0, 0) before start."""
         return self._drafting.layers, self._drafting.distinct
 
     @torch.inference_mode()
@@ -124,7 +124,7 @@ class Generator:
 
     @torch.inference_mode()
     def commit(self, result: StepResult) -> list[int]:
-        """Keep the accepted path; return the emitted tokens. Raises EngineError for a result that is not the pending one."""
+        """Keep the accepted path; return the emitted tokens. Raises EngineError for any but the pending step."""
         if result is not self.pending:
             raise EngineError("Only the step that was verified last can be committed.")
         began = perf_counter_ns()

@@ -31,7 +31,7 @@ class Judge:
         return perturbed_argmax(logits, noise, params.temperature)
 
     def judge(self, logits: Tensor, positions: list[int], params: Params) -> tuple[TargetStep, Tensor, int]:
-        """The choice at every node with its log-probability and the top-2 gap; log Z [m]; the count of non-finite logits.
+        """The choice at every node, its log-probability and gap; log Z [m]; the count of non-finite logits.
 
         logits: [m, V]; positions: [m] of the tokens that are chosen (a node's own position + 1).
         """

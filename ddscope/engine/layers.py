@@ -154,12 +154,12 @@ def run_layer(
 ) -> Tensor:
     """One decoder layer over the rows x [n, hidden] that stand at rows start … start + n of the cache.
 
-    rope: cos and sin of their positions; kv: [2, kv_heads, S, head_dim], written in place; bias as block_bias of `attend`.
+    rope: cos and sin of their positions; kv: [2, kv_heads, S, head_dim], written in place; bias: as in `attend`.
     """
     rows = len(x)
     end = start + rows
     qkv = layer.qkv(layer.input_norm(x)).view(rows, -1, stack.head_dim)
-    q, k, v = qkv.split((stack.heads, stack.kv_heads, stack.kv_heads), dim=1)
+    q, k, v = qkv.split_with_sizes([stack.heads, stack.kv_heads, stack.kv_heads], dim=1)
     if layer.q_norm is not None and layer.k_norm is not None:
         q, k = layer.q_norm(q), layer.k_norm(k)
     keys, values = kv[0], kv[1]

@@ -13,7 +13,7 @@ from ddscope.engine.config import DrafterConfig, check_pair, read_drafter_config
 from ddscope.engine.convert import PACKAGE, default_target
 from ddscope.engine.drafter import Drafter
 from ddscope.engine.errors import EngineError
-from ddscope.engine.faults import MASK_TOKEN, Faults
+from ddscope.engine.faults import MASK_TOKEN, SOUND, Faults
 from ddscope.engine.step import Params
 from ddscope.engine.target import Target
 from ddscope.engine.tokenizer import Tokenizer
@@ -27,7 +27,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Pair:
-    """Everything a generator needs. `checkpoint` is the drafter's own configuration, `drafter.config` the one in force."""
+    """What a generator needs. `checkpoint` is the drafter's own configuration, `drafter.config` the one in force."""
 
     target: Target
     drafter: Drafter
@@ -35,7 +35,7 @@ class Pair:
     checkpoint: DrafterConfig
     target_name: str
     draft_name: str
-    faults: Faults = Faults()
+    faults: Faults = SOUND
 
     @property
     def fault(self) -> Faults | None:

@@ -1,8 +1,8 @@
 """The replay check: one path of a verified tree once more, as a plain causal pass from its token ids in a fresh cache.
 
-It shares neither the tree mask, nor the positions, nor the cache with the verify, so a sound engine agrees up to rounding
-and a damaged one does not: a wrong root row means that the cache was damaged before this step, wrong rows below a sound
-root mean mask or positions.
+It shares neither the tree mask, nor the positions, nor the cache with the verify, so a sound engine agrees up to
+rounding and a damaged one does not: a wrong root row means that the cache was damaged before this step, wrong rows
+below a sound root mean mask or positions.
 """
 
 from __future__ import annotations

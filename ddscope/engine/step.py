@@ -74,7 +74,7 @@ class TargetStep:
 
 @dataclass(slots=True)
 class StepResult:
-    """One step, verified and not yet committed. Nodes are numbered as in a trace: 0 is the root, node i + 1 has tokens[i].
+    """One step, verified and not yet committed. Nodes are numbered as in a trace: 0 is the root, i + 1 has tokens[i].
 
     base:      position of the root; root: its token id.
     budget:    nodes without the root that were allowed.

@@ -31,7 +31,7 @@ class Forward:
 
 
 class Target:
-    """Weights and forward pass. Thread-safe for concurrent forwards on different caches (it holds no state of a sequence)."""
+    """Weights and forward pass. It holds no state of a sequence: that is the cache."""
 
     def __init__(self, config: TargetConfig, layers: list[Layer], embedding: Tensor, norm: Norm, head: Linear) -> None:
         self.config = config

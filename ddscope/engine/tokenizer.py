@@ -110,7 +110,7 @@ def _render(template: str, prompt: str, bos: str, eos: str) -> str:
 
 @lru_cache(maxsize=1)
 def _byte_values() -> dict[str, int]:
-    """Character of a byte-level vocabulary → byte: printable Latin-1 stands for itself, the rest is moved to U+0100 …"""
+    """Character of a byte-level vocabulary → byte: printable Latin-1 is itself, the rest is moved to U+0100 …"""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     table = {chr(byte): byte for byte in plain}
     moved = (byte for byte in range(256) if byte not in plain)

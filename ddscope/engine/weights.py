@@ -47,8 +47,8 @@ def layer_shapes(stack: TransformerConfig, prefix: str) -> dict[str, tuple[int, 
 def load_tensors(folder: Path, expected: Shapes, *, ignore: Iterable[str] = ()) -> dict[str, Tensor]:
     """The expected tensors of a folder, on the CPU, in the dtype of the file.
 
-    ignore: names that may be there and are not read. Raises EngineError, naming tensors, when some are missing, extra or
-    misshapen, or when a file is missing or broken.
+    ignore: names that may be there and are not read.
+    Raises EngineError, naming tensors, when some are missing, extra or misshapen, or when a file is missing or broken.
     """
     files = _files(folder)
     found: dict[str, tuple[Path, tuple[int, ...]]] = {}

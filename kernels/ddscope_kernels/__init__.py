@@ -1,4 +1,4 @@
-"""What a step of tree speculative decoding computes besides the two models: one public function each, in reference form.
+"""What a step of tree speculative decoding computes besides the two models, one public function each, in torch.
 
 `topk_logprobs` → `build_tree` (or `chain_tree`) → `visibility` → verify (a model's forward) → `walk` → `compact_kv`.
 Imports torch (and, for compiled forms, triton) only: no model, no engine, no trace.

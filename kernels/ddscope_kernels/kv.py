@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def compact_kv(cache: Tensor, base: int, path: Sequence[int]) -> int:
-    """Move rows base + path[i] of the cache to base + i, in place, and return the new committed length base + len(path).
+    """Move rows base + path[i] of the cache to base + i, in place; return the committed length base + len(path).
 
     cache: [..., S, head_dim], rows in the last dimension but one (any leading layers, K/V, heads).
     path:  accepted nodes, root first; node j lies in row base + j. Strictly ascending is usual but not needed: all rows

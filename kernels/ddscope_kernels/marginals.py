@@ -59,9 +59,8 @@ def topk_logprobs(logits: Tensor, k: int) -> Marginals:
     k = min(k, x.shape[1])
     top, ids = _ordered_topk(x, k)
     logz, entropy = _logz_entropy(x, clean=nonfinite == 0)
-    logprobs = (top - logz[:, None]).clamp_(
-        max=0.0
-    )  # rounding may leave +1e-7, and a child must not outrank its parent
+    # Rounding may leave +1e-7, and a child must not outrank its parent.
+    logprobs = (top - logz[:, None]).clamp_(max=0.0)
     if nonfinite:
         logprobs = torch.where(torch.isneginf(top), -torch.inf, logprobs)
     return Marginals(ids, logprobs, logz, entropy, nonfinite)

@@ -1,6 +1,6 @@
 """Sampling with noise that belongs to a position, not to a node.
 
-A draw from softmax(logits / T) is the argmax of logits / T + Gumbel noise. When the noise of a position is a function of
+A draw from softmax(logits / T) is the argmax of logits / T + Gumbel noise. When the noise of a position depends on
 (seed, position) alone, every node at that position is one exact draw, draws at different positions are independent, and
 plain decoding and any tree with the same seed choose the same tokens: losslessness at T > 0 can be seen token by token.
 """

@@ -12,7 +12,7 @@ def walk(tokens: Sequence[int], parents: Sequence[int], choices: Sequence[int]) 
     """Follow the children that carry the target's choice, from the root down.
 
     tokens, parents: [n], node i + 1 has tokens[i] and parents[i] ≤ i.
-    choices:         [n + 1] the target's token after each node, root first: its argmax, or one draw from its distribution.
+    choices:         [n + 1] the target's token after each node, root first: its argmax, or one draw.
     Returns the path (node numbers, root first) and the bonus: the first choice that no child carries. With one draw per
     node every emitted token is a draw from the target given what precedes it, whatever the drafter proposed.
     When siblings carry equal tokens, the first is followed.
