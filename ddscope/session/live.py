@@ -155,7 +155,11 @@ class Session:
         """Whole encoded lines from a source, on its thread."""
         if self._spool is None:
             raise SessionError("A replay takes no new records.")
-        self._spool.sink(lines)
+        try:
+            self._spool.sink(lines)
+        except TraceError as error:
+            self.trouble = str(error)
+            raise
         self._wake.set()
 
     def finish(self) -> None:

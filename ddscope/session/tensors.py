@@ -24,7 +24,8 @@ def tensor_words(tensor: Tensor, hidden_size: int | None = None) -> str:
         )
     shape, expect = tensor.shape, tensor.expect
     if len(shape) != len(expect):
-        return f"{len(shape)} {'dimension' if len(shape) == 1 else 'dimensions'} where {len(expect)} are expected ({shape_text(expect)})"
+        noun = "dimension" if len(shape) == 1 else "dimensions"
+        return f"{len(shape)} {noun} where {len(expect)} are expected ({shape_text(expect)})"
     wrong = [
         _dimension(axis, got, want, hidden_size)
         for axis, (got, want) in enumerate(zip(shape, expect, strict=True))

@@ -1,4 +1,4 @@
-"""Live ≡ replay: the same records in any pieces, with looks in between, give every view that the finished file gives."""
+"""Live ≡ replay: the same records in any pieces, with looks in between, give every view of the finished file."""
 
 from __future__ import annotations
 
