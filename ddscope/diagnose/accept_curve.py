@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ddscope.diagnose.accept_low import NEXT
+from ddscope.diagnose.accept_low import CHANCE_FLOOR, NEXT, SIGNIFICANT
 from ddscope.diagnose.base import MAX_EVIDENCE, Detector, Evidence, Finding, RuledOut, evidence_of
 from ddscope.diagnose.drafter_inputs import Cause, DrafterInputs
 from ddscope.diagnose.requests import Requests
@@ -20,9 +20,7 @@ from ddscope.diagnose.words import curve_text, plural
 from ddscope.model import Control, Fact, Finish, Record, Request, Step
 
 DEPTHS = 8  # depths shown and tested
-FLOOR_FIRST = 0.3  # P(depth 1 accepted), at least, of healthy drafting on hard text
-FLOOR_NEXT = 0.3  # P(depth 2 accepted | depth 1 accepted), likewise
-SIGNIFICANT = 1e-3  # without a named cause the curve alone must be beyond chance
+FLOOR_NEXT = 0.3  # P(depth 2 accepted | depth 1 accepted), at least, of healthy drafting on hard text
 NAMED_STEPS = 8  # with a named cause the curve has only to agree
 NAMED_TAU = 2.0
 ENDS = 0.25  # depth 2 per depth 1, at most, to say that acceptance ends there; wrong inputs measured 0 to 0.14
@@ -200,7 +198,7 @@ class _Curve:
 
     def shape(self) -> str:
         """`nothing`, `depth_1_only`, or "" when the curve is no evidence of a fault."""
-        if binomial_at_most(self.hits(1), self.could(1), FLOOR_FIRST) < SIGNIFICANT and self.kept(1) < NOTHING:
+        if binomial_at_most(self.hits(1), self.could(1), CHANCE_FLOOR) < SIGNIFICANT and self.kept(1) < NOTHING:
             return "nothing"
         if binomial_at_most(self.hits(2), self.could(2), FLOOR_NEXT) < SIGNIFICANT:
             return "depth_1_only"

@@ -43,6 +43,8 @@ class _Output:
     accepted: int = 0
     own: int = 0  # steps whose last token is what the target chose there
     nonfinite: int = 0  # steps with non-finite target logits
+    nonfinite_run: int = 0  # the last steps in a row
+    of_nan: bool = False  # when the flood was found, they were
     token: int = -1  # of the flood
     windowed: bool = False  # the flood filled a window
     evidence: Evidence | None = None
@@ -54,7 +56,8 @@ class _Output:
 
     @property
     def explained(self) -> bool:
-        return self.nonfinite * 2 >= self.steps
+        """The flood came out of logits that were not finite."""
+        return self.of_nan or self.nonfinite * 2 >= self.steps
 
 
 class TokenFlood(Detector):
@@ -100,6 +103,9 @@ class TokenFlood(Detector):
                 output.own += target.ids[path[-1]] == emitted[-1]
         if flags is not None and flags.nonfinite and flags.nonfinite.get("target"):
             output.nonfinite += 1
+            output.nonfinite_run += 1
+        else:
+            output.nonfinite_run = 0
         if output.emitted == 0 and output.from_start and step.root is not None:
             self._take(output, step.root, step, index)
         for token in emitted:
@@ -127,7 +133,10 @@ class TokenFlood(Detector):
         output.emitted += 1
         full = len(window) == WINDOW
         if full:
-            counts[window[0]] -= 1
+            oldest = window[0]
+            counts[oldest] -= 1
+            if not counts[oldest]:
+                del counts[oldest]
         window.append(token)
         count = counts.get(token, 0) + 1
         counts[token] = count
@@ -153,6 +162,7 @@ class TokenFlood(Detector):
         elif kind == "empty_text":
             text = f"step {step.step}: {plural(output.silent, 'token')} in a row print as nothing"
         output.token = token
+        output.of_nan = output.nonfinite_run >= min(output.steps, FROM_START)
         output.evidence = evidence_of(step, index, text)
         kept = [o for o in self._flooded.get(kind, ()) if o.holds]
         if len(kept) < MAX_KEPT:

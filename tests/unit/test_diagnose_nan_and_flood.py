@@ -88,6 +88,18 @@ def test_nan_is_found_where_the_source_counts_nothing() -> None:
     assert only(stream.findings()).id == "nan.logits"
 
 
+def test_nan_that_sets_in_late_explains_the_flood_that_follows() -> None:
+    def late(fields: Fields) -> None:
+        if fields["step"] >= 200:
+            nan(fields)
+
+    stream = Stream().header()
+    stream.run([2, 1, 3, 0] * 50 + [0] * 80, change=late)
+    finding = only(stream.findings())
+    assert (finding.id, finding.kind) == ("nan.logits", "target.sporadic")
+    assert [text.split(":")[0] for text in finding.consequences] == ["output.token_flood"]
+
+
 def test_a_moment_of_nan_does_not_explain_the_rest_of_the_run() -> None:
     def once(fields: Fields) -> None:
         if fields["step"] == 30:
