@@ -177,7 +177,7 @@ class ReplayMismatch(Detector):
         where = f"step {check.step} of {check.rid}"
         by = f"the root's logits are off by {quantity(check.root or 0.0)} (tolerance {quantity(check.tolerance)})"
         confidence, detail = 0.95, ""
-        if self._totals.masks_wrong or self._totals.positions_wrong:
+        if self._tree_is_wrong():
             title = f"The verify computes wrong logits from {where} on, as its mask or positions are wrong: {by}."
             detail = "Steps under a wrong mask or wrong positions also leave wrong rows in the cache."
         elif check.step == 0:
@@ -195,7 +195,8 @@ class ReplayMismatch(Detector):
                 detail += f"{'; '.join(failure.moves)}."
             else:
                 detail = f"The check at step {failure.good} passed; no commit since then is known to have moved rows."
-        return Finding(self.id, "critical", confidence, title, detail, next=_NEXT_ROOT, kind="root_row")
+        todo = _NEXT_TREE_INVALID if self._tree_is_wrong() else _NEXT_ROOT
+        return Finding(self.id, "critical", confidence, title, detail, next=todo, kind="root_row")
 
     def _tree_rows(self, failure: _Failure) -> Finding:
         check = failure.check
@@ -204,7 +205,12 @@ class ReplayMismatch(Detector):
             "right root: "
             f"mask or positions. They are off by {quantity(check.tree or 0.0)} (tolerance {quantity(check.tolerance)})."
         )
-        return Finding(self.id, "critical", 0.95, title, next=_NEXT_TREE, kind="tree_rows")
+        todo = _NEXT_TREE_INVALID if self._tree_is_wrong() else _NEXT_TREE
+        return Finding(self.id, "critical", 0.95, title, next=todo, kind="tree_rows")
+
+    def _tree_is_wrong(self) -> bool:
+        """Mask or positions are wrong as recorded, so they are the cause, whatever else may be."""
+        return self._totals.masks_wrong > 0 or self._totals.positions_wrong > 0
 
     def _ruled_out(self, failure: _Failure, near: bool) -> tuple[RuledOut, ...]:
         check, totals = failure.check, self._totals
@@ -234,6 +240,10 @@ _NEXT_ROOT = (
     "Compare the path of the steps named above: a path 0, 1, 2 … needs no move, any other does.",
     "Check on every step (`--self-check 1`) to find the first one that is off.",
     "Do not trust the text from there on, whatever τ says.",
+)
+_NEXT_TREE_INVALID = (
+    "Mend what `tree.invalid` names first, then run the check again: it may hide a second fault.",
+    "Do not trust the text of this run, whatever τ says.",
 )
 _NEXT_TREE = (
     "Compare the mask that the attention kernel was given with the tree: every node sees the cache, its "

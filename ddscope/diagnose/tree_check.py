@@ -172,7 +172,7 @@ def classify_mask(given: list[int], rows: list[int], parents: list[int]) -> Prob
     node = next(i for i, (g, r) in enumerate(zip(given, rows, strict=True)) if g != r)
     parts = []
     if extra[node]:
-        parts.append(f"sees {_nodes(extra[node])}, no ancestor of it")
+        parts.append(f"sees {_nodes(extra[node])}, which it does not descend from")
     if missing[node]:
         parts.append(f"does not see {_nodes(missing[node])}, which it descends from")
     return Problem("mask", frozenset(kinds or {"mask.wrong"}), f"node {node} " + " and ".join(parts))

@@ -233,14 +233,16 @@ class TreeInvalid(Detector):
         kind = min(tally.kinds, key=lambda k: PREFERENCE.get(k, len(PREFERENCE)))
         severity, title, todo = WORDS[kind]
         checked = {"positions": self.totals.positions_checked, "mask": self.totals.masks_checked}.get(key)
-        of = f" of the {plural(checked, 'step')} that recorded them" if checked is not None else ""
+        steps = plural(tally.steps, "step")
+        if checked is not None:
+            steps = f"{tally.steps:,} of {plural(checked, 'step')} that recorded {'it' if key == 'mask' else 'them'}"
         return Finding(
             id=self.id,
             kind=kind,
             severity=severity,
             confidence=0.9 if key.startswith("path") else 0.98,
             title=title.format(by=f"{tally.shift:+,d}"),
-            detail=f"Wrong in {plural(tally.steps, 'step')}{of}, first: {tally.first}.",
+            detail=f"Wrong in {steps}, first: {tally.first}.",
             evidence=tuple(tally.evidence),
             next=todo,
             ruled_out=self._ruled_out(key),

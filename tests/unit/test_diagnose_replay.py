@@ -85,6 +85,7 @@ def test_a_wrong_mask_explains_the_damaged_cache_of_later_checks() -> None:
     assert grave(findings) == ["tree.invalid", "verify.replay_mismatch"]
     replay = findings[1]
     assert "as its mask or positions are wrong" in replay.title
+    assert replay.next[0].startswith("Mend what `tree.invalid` names first")
     assert all(r.what != "the mask" for r in replay.ruled_out)
 
 

@@ -59,7 +59,7 @@ MASKS = {
 def test_positions_are_named_by_how_they_are_wrong(kind: str) -> None:
     finding = only(broken(positions(POSITIONS[kind])).findings())
     assert (finding.id, finding.kind) == ("tree.invalid", kind)
-    assert "54 steps of the 54 steps" in finding.detail
+    assert "54 of 54 steps that recorded" in finding.detail
     assert finding.rid == "r0"
     assert any(r.what == "the mask" for r in finding.ruled_out)
 
@@ -79,7 +79,7 @@ def test_a_shift_says_by_how_much() -> None:
 
 def test_the_first_bad_node_is_named() -> None:
     finding = only(broken(mask(MASKS["mask.siblings"])).findings())
-    assert "node 1 sees node 2, no ancestor of it" in finding.detail
+    assert "node 1 sees node 2, which it does not descend from" in finding.detail
 
 
 def test_a_tree_of_depth_one_leaves_the_kind_of_mask_to_deeper_trees() -> None:
@@ -274,7 +274,7 @@ def test_a_fault_that_comes_and_goes_is_counted() -> None:
         if fields["step"] % 3 == 0:
             positions(POSITIONS["positions.flat"])(fields)
 
-    assert "18 steps of the 54 steps" in only(broken(some).findings()).detail
+    assert "18 of 54 steps" in only(broken(some).findings()).detail
 
 
 def test_every_kind_has_words_that_say_what_to_do() -> None:
