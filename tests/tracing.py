@@ -62,7 +62,7 @@ def header(clock: Clock, **changes: Any) -> Header:
         "version": "1.0",
         "min_reader": "1.0",
         "producer": Producer("tests", "1"),
-        "host": "ct129",
+        "host": "server-a",
         "boot_id": "0f-1",
         "engine": Engine(name="ddscope", version="0.1", algorithm="ddtree", config={"budget": 3}),
         "model": Model(target="target", draft="draft", vocab_size=100, hidden_size=8, num_layers=2),

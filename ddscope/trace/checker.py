@@ -55,6 +55,7 @@ class _Verifier:
         self.hash = hashlib.sha256()
         self.told: set[int] = set()  # token ids whose text is known
         self.texts_lost = 0
+        self.never_told = 0
         self.requests: dict[str, Request] = {}
         self.steps: dict[str, _Progress] = {}
         self.offset = 0
@@ -202,6 +203,9 @@ class _Verifier:
         if self.sequences.lost(src):
             self.texts_lost += len(missing)
             return
+        if not self.sequences.types["tokens"]:
+            self.never_told += len(missing)
+            return
         shown = ", ".join(map(str, sorted(missing)[:3])) + (" …" if len(missing) > 3 else "")
         what = "token id has" if len(missing) == 1 else "token ids have"
         self._say(f"{len(missing):,} {what} no text in any `tokens` record so far: {shown}")
@@ -239,6 +243,11 @@ class _Verifier:
             text = f"the file ends inside record {self.number:,} (cut at byte {self.size:,}): it is lost"
             report.add(self.end, self.number, text)
             report.finished = False
+        if self.never_told:
+            text = f"no `tokens` record tells the text of {self.never_told:,} token ids"
+            if self.sequences.types["tokens"]:
+                text = f"{self.never_told:,} token ids are used before the first `tokens` record"
+            report.add(0, None, text)
         if not report.finished:
             report.notes.append("There is no footer: the recording still runs, or was not closed.")
         if report.unknown:

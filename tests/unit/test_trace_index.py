@@ -210,7 +210,7 @@ def test_a_growing_file_without_its_header_is_waited_for(tmp_path: Path) -> None
         assert trace.trouble is None
         path.write_bytes(first)
         assert trace.poll() == 1
-        assert trace.header().host == "ct129"
+        assert trace.header().host == "server-a"
 
 
 def test_a_growing_file_that_turns_out_to_be_no_trace_says_so(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_a_file_that_is_another_one_now_is_indexed_anew(tmp_path: Path, change: 
     elif change == "cut":
         path.write_bytes(data[:-200])
     elif change == "other head":
-        path.write_bytes(data.replace(b"ct129", b"ct130") + data.split(b"\n")[1] + b"\n")
+        path.write_bytes(data.replace(b"server-a", b"server-b") + data.split(b"\n")[1] + b"\n")
     else:
         path.write_bytes(data.replace(b'"type":"footer"', b'"type":"fooler"') + data.split(b"\n")[1] + b"\n")
     at_once, after = opened(path)
