@@ -131,33 +131,38 @@ def content(text: str, style: str = "") -> Content:
     return Content.styled(safe(text), style) if style else Content(safe(text))
 
 
+def split(text: str, first: int, width: int) -> Iterator[str]:
+    """`safe` text in parts: the first of at most `first` cells (perhaps empty), the others of at most `width`.
+
+    A character that is wider than `width` is a part of its own.
+    """
+    at, room = 0, first
+    while at < len(text):
+        part = head(text[at : at + (room + 1) * (MARKS_SHOWN + 1)], room)
+        if not part and room >= width:
+            part = text[at]
+        yield part
+        at += len(part)
+        room = width
+
+
 _WORD = re.compile(r"\n|[^\S\n]+|[^\s]+")
 
 
 def wrap(text: str, width: int) -> list[str]:
     """`safe` text in lines of at most `width` cells, broken at spaces, inside words only where a word is too long."""
+    width = max(width, 1)
     lines: list[str] = []
     line, used = "", 0
-    for word in _pieces(text, max(width, 1)):
-        size = cells(word)
-        if word == "\n" or used + size > max(width, 1):
-            lines.append(line.rstrip(" "))
-            line, used = "", 0
-            if word == "\n" or word.isspace():
-                continue
-        line += word
-        used += size
+    for match in _WORD.finditer(text):
+        for word in split(match.group(), width, width):
+            size = cells(word)
+            if word == "\n" or used + size > width:
+                lines.append(line.rstrip(" "))
+                line, used = "", 0
+                if word == "\n" or word.isspace():
+                    continue
+            line += word
+            used += size
     lines.append(line.rstrip(" "))
     return lines
-
-
-def _pieces(text: str, width: int) -> Iterator[str]:
-    """Words, runs of spaces and newlines; words longer than a line in parts."""
-    for match in _WORD.finditer(text):
-        word = match.group()
-        while cells(word) > width:
-            part = head(word, width) or word[0]
-            yield part
-            word = word[len(part) :]
-        if word:
-            yield word

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from textual.app import App, ComposeResult
 from textual.filter import Monochrome
 from textual.message import Message
+from textual.pilot import Pilot
 from textual.widget import Widget
 
-from ddscope.model import Flags, Step, Target, Tokens, Tree
+from ddscope.model import Flags, Raw64, Step, Target, Tokens, Tree
 from ddscope.session.tokens import TokenTable
 from ddscope.session.tree import tree_view
 from ddscope.session.views import TreeView
@@ -55,11 +59,11 @@ def make_tree(
     table = TokenTable()
     shown = {i: f" t{i}" for i in range(n + 1)} | dict(texts or {})
     for token, text in shown.items():
-        table.add([token], [text if isinstance(text, str) else text.decode("utf-8", "surrogateescape")])
+        table.add([token], [text if isinstance(text, str) else Raw64(base64.b64encode(text).decode())])
     target = None
     if path is not None:
         ids = [n + 1] * (n + 1)
-        for here, after in zip(path, [*path[1:], None], strict=True):
+        for here, after in zip_longest(path, path[1:]):
             if 0 <= here <= n:
                 ids[here] = after if after is not None else (bonus if bonus is not None else n + 1)
         target = Target(ids=ids, logprobs=[math.log(0.5)] * (n + 1))
@@ -74,16 +78,17 @@ def make_tree(
 
 
 class Host(App[None]):
-    """One pane and nothing else. Messages of the pane are kept in `told`."""
+    """One pane and nothing else, focused, with `state` set on it. Messages of ddscope's panes are kept in `told`."""
 
     CSS = "Screen { layout: vertical; } .pane { border: round $border-blurred; height: 1fr; width: 1fr; }"
 
-    def __init__(self, pane: Widget, theme: str = "ddscope-dark", *, no_color: bool = False) -> None:
+    def __init__(self, pane: Widget, theme: str = "ddscope-dark", *, no_color: bool = False, **state: Any) -> None:
         super().__init__()
         for each in themes():
             self.register_theme(each)
         self.theme = theme
         self.pane = pane
+        self.state = state
         pane.add_class("pane")
         self.told: list[Message] = []
         if no_color:
@@ -92,3 +97,20 @@ class Host(App[None]):
 
     def compose(self) -> ComposeResult:
         yield self.pane
+
+    def on_mount(self) -> None:
+        for name, value in self.state.items():
+            setattr(self.pane, name, value)
+        self.pane.focus()
+
+    def run_test(self, **kwargs: Any) -> AbstractAsyncContextManager[Pilot[None]]:
+        return super().run_test(message_hook=self._keep, **kwargs)
+
+    def _keep(self, message: Message) -> None:
+        if type(message).__module__.startswith("ddscope.") and not any(message is kept for kept in self.told):
+            self.told.append(message)
+
+
+def lines_of(pane: Widget) -> list[str]:
+    """What stands on the lines of a pane."""
+    return [pane.render_line(y).text.rstrip() for y in range(pane.scrollable_size.height)]

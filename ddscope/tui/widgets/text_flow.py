@@ -140,17 +140,12 @@ class Flow:
         if self._used + size > self.width and self._used:
             self._break()
         for run, at, text in self._word:
-            rest = text
-            while rest:
-                part = foreign.head(rest, self.width - self._used)
-                if not part and not self._used:
-                    part = rest[0]
+            for place, part in enumerate(foreign.split(text, self.width - self._used, self.width)):
+                if place:
+                    self._break()
                 if part:
                     self._put(run, at, part)
                     at += len(part)
-                    rest = rest[len(part) :]
-                if rest:
-                    self._break()
         self._word = []
 
     def _put(self, run: int, at: int, text: str) -> None:

@@ -126,10 +126,16 @@ class DraftTree(LinePane):
     def on_resize(self) -> None:
         """Room decides how wide tokens are drawn and how much is folded."""
         if self._room != (self.scrollable_size.width, self.scrollable_size.height):
-            self._relayout()
+            self._layout = None
+        self._changed()
 
     def on_mount(self) -> None:
         """The border says what the tree is of."""
+        self._changed()
+
+    def notify_style_update(self) -> None:
+        """Another theme, other styles."""
+        super().notify_style_update()
         self._changed()
 
     def _relayout(self) -> None:
@@ -145,8 +151,10 @@ class DraftTree(LinePane):
             self.set_extent(0, 0)
         else:
             layout = self.drawing()
-            self._foot = tree_paint.foot(self.view, self.stopped, self.palette, self.scrollable_size.width)
             self._notes = self._wrapped_notes(self.view)
+            below = len(layout.rows) + len(self._notes) > self.scrollable_size.height - self.HEADING_LINES
+            width = self.scrollable_size.width
+            self._foot = tree_paint.foot(self.view, self.stopped, self.palette, width, problems=below)
             self._trace_chain()
             self.set_extent(layout.width + 1, len(layout.rows) + len(self._notes) + len(self._foot))
         self._label()

@@ -62,7 +62,7 @@ def fold(view: TreeView, folding: Folding) -> Shown:
     visible: dict[int, list[int]] = {0: [], **{orphan: [] for orphan in view.orphans}}
     limit = math.inf if folding.rows is None else folding.rows
     floor = UNLIKELY if folding.rows is not None and view.root.leaves > FEW_ROWS else 0.0
-    rows = len(visible)
+    rows = len(visible) + (bonus_at is not None and bool(view.nodes[bonus_at].children))
     queue: list[tuple[bool, float, int]] = []
     for top in visible:
         _offer(queue, view, top, forced)

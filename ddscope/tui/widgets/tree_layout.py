@@ -14,9 +14,10 @@ from ddscope.session.views import TreeView
 from ddscope.tui import foreign
 from ddscope.tui.widgets.tree_fold import BONUS, Shown
 
-GAP = 4  # cells between two columns: a dash, the branch, a dash, a space
+BRANCH = 3  # cells before a column: the branch, a dash, a space
 NARROWEST = 3  # a column never gets narrower, so that short tokens do not make the picture jump
-WIDEST = (32, 22, 16, 12)  # cells of a token; the first of these with which the tree fits is taken, else the last
+FORMS = ((4, 32), (4, 22), (4, 16), (3, 16), (3, 12), (3, 9))
+"""Gap between columns, and cells of the widest token: the first with which the tree fits is taken, else the last."""
 LEAF_WIDEST = 40  # nothing follows a leaf on its row
 SLACK = 6  # cells by which a column may be wider than needed before it shrinks, again against jumping
 
@@ -194,17 +195,17 @@ def sentence(
     labels = _labels(view, shown, probabilities)
     columns: list[int] = []
     widths: list[int] = []
-    widest = WIDEST[0]
-    for widest in WIDEST:
+    gap, widest = FORMS[0]
+    for gap, widest in FORMS:
         widths = _widths(view, shown, labels, widest)
-        columns = _columns(widths)
+        columns = _columns(widths, gap)
         if not room or columns[-1] + widths[-1] <= room:
             break
     kept = _settle(previous, widths)
-    if not room or _columns(kept)[-1] + kept[-1] <= max(room, columns[-1] + widths[-1]):
-        widths, columns = kept, _columns(kept)
+    if not room or _columns(kept, gap)[-1] + kept[-1] <= max(room, columns[-1] + widths[-1]):
+        widths, columns = kept, _columns(kept, gap)
     rows = _rows(view, shown, labels, columns, widest)
-    branch = {key: columns[_depth(view, key) + 1] - GAP + 1 for key in shown.entries}
+    branch = {key: columns[_depth(view, key) + 1] - BRANCH for key in shown.entries}
     return TreeLayout(rows, tuple(columns), tuple(widths), shown, branch, heavy_keys(view))
 
 
@@ -239,10 +240,10 @@ def _widths(view: TreeView, shown: Shown, labels: dict[int, tuple[str, str]], wi
     return widths
 
 
-def _columns(widths: Sequence[int]) -> list[int]:
+def _columns(widths: Sequence[int], gap: int) -> list[int]:
     columns = [0]
     for width in widths[:-1]:
-        columns.append(columns[-1] + width + GAP)
+        columns.append(columns[-1] + width + gap)
     return columns
 
 

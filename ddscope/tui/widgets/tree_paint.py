@@ -96,7 +96,7 @@ class Painter:
 
     def _wire(self, wire: Wire, row: int) -> Style:
         if wire.child == BONUS:
-            return self.palette.bonus if "◆" in wire.text else self.palette.good
+            return self.palette.bonus
         if wire.child is not None and wire.child in self.layout.heavy:
             return self.palette.good
         if wire.text == "? ":
@@ -131,10 +131,13 @@ def notes(view: TreeView) -> list[tuple[str, bool]]:
     return said
 
 
-def foot(view: TreeView, stopped: str, palette: Palette, width: int) -> list[list[Piece]]:
-    """Lines that stay at the bottom of the pane: a breakpoint that holds the step, the first problem of the record."""
+def foot(view: TreeView, stopped: str, palette: Palette, width: int, *, problems: bool = True) -> list[list[Piece]]:
+    """Lines that stay at the bottom of the pane: a breakpoint that holds the step, and the first of the problems.
+
+    problems: say them here, because the notes below the tree are out of sight.
+    """
     lines: list[list[Piece]] = []
-    if view.problems:
+    if problems and view.problems:
         more = f" (+{len(view.problems) - 1:,} more below the tree)" if len(view.problems) > 1 else ""
         text = foreign.cut(foreign.line(view.problems[0]), max(width - len(more) - 3, 8))
         lines.append([(f"! {text}{more}", palette.bad)])

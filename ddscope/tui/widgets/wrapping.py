@@ -35,17 +35,13 @@ def wrap_pieces(pieces: Iterable[Piece], width: int) -> list[list[Piece]]:
             lines.append([])
             used = 0
         for text, style in word:
-            while text:
-                part = foreign.head(text, width - used)
-                if not part and not used:
-                    part = text[0]
+            for place, part in enumerate(foreign.split(text, width - used, width)):
+                if place:
+                    lines.append([])
+                    used = 0
                 if part:
                     lines[-1].append((part, style))
                     used += foreign.cells(part)
-                    text = text[len(part) :]
-                if text:
-                    lines.append([])
-                    used = 0
     return lines
 
 
