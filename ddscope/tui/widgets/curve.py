@@ -28,7 +28,11 @@ def small_curve(curve: Curve, width: int, palette: Palette) -> list[list[Piece]]
     if not curve.n:
         return []
     room = max(width - 9, 4)
-    lines: list[list[Piece]] = [[(TITLE, palette.muted), (f"  {curve.n:,} steps", palette.faint)]]
+    title = TITLE if width >= len(TITLE) else "P(≥ depth)"
+    steps = f"  {curve.n:,} step{'s' if curve.n != 1 else ''}"
+    lines: list[list[Piece]] = [[(title, palette.muted)]]
+    if len(title) + len(steps) <= width:
+        lines[0].append((steps, palette.faint))
     for depth, p in enumerate(curve.p, 1):
         lines.append([(f"{depth:>2} ", palette.muted), (share_bar(p, room), palette.good), (f" {p:.2f}", palette.text)])
     if not curve.at_least:
