@@ -81,10 +81,10 @@ def diagnose(path: str | Path) -> list[Finding]:
     """
     from ddscope.trace import TraceFile  # deferred: the rules themselves need no file
 
-    trace = TraceFile(path)
-    while trace.poll(1.0):
-        pass
     diagnosis = Diagnosis()
-    for number in range(trace.index.n):
-        diagnosis.observe(trace.record(number), number)
+    with TraceFile(path) as trace:
+        while trace.poll(1.0):
+            pass
+        for number in range(trace.index.n):
+            diagnosis.observe(trace.record(number), number)
     return diagnosis.findings()
