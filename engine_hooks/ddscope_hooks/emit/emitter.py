@@ -105,7 +105,7 @@ class Emitter:
         if self._off:
             return
         try:
-            self._ring.put((type, dict(fields), time.time_ns(), time.monotonic_ns()))
+            self._ring.put((type, dict(fields), time.monotonic_ns()))
         except Exception as error:
             self.fault("emit", error)
 
@@ -118,11 +118,11 @@ class Emitter:
             if self._off or tap in self._faults or len(self._faults) >= MAX_FAULTS:
                 return True
             self._faults.add(tap)
-            now = (time.time_ns(), time.monotonic_ns())
+            mono = time.monotonic_ns()
             # Not through the ring: a full one must not swallow the report.
-            self._ring.put_aside(("gap", {"of": self.src, "count": None, "reason": "hook_fault"}, *now))
+            self._ring.put_aside(("gap", {"of": self.src, "count": None, "reason": "hook_fault"}, mono))
             fact = {"name": "hook.fault", "value": {"tap": tap, "error": _sentence(exc)}}
-            self._ring.put_aside(("fact", fact, *now))
+            self._ring.put_aside(("fact", fact, mono))
         except Exception:  # nothing may come of a report that fails, least of all in the server's own path
             pass
         return True
@@ -225,7 +225,7 @@ class Emitter:
             closing = self._closing  # read before the ring is taken: what was put before `close` is still taken
             try:
                 entries = self._ring.take()
-                self._stream.run(entries)
+                self._stream.run(entries, hurry=closing)
                 waiting = self._stream.flush()
             except Exception as error:  # a mistake in here must not end the stream
                 self.fault("writer", error)

@@ -10,6 +10,7 @@ import base64
 import enum
 import json
 import math
+import re
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -79,7 +80,7 @@ def _clean_container(value: Any, free: bool, depth: int) -> Any:
 def _text(value: str, free: bool) -> str | dict[str, str]:
     try:
         value.encode("utf-8")
-        return str(value)
+        return str.__str__(value)  # the characters, also of a member of a string enum
     except UnicodeEncodeError:
         pass
     if not free:
@@ -100,16 +101,32 @@ def _decimal(value: int) -> str:
 def _key(key: Any) -> str:
     if isinstance(key, str):
         return key.encode("utf-8", "backslashreplace").decode("utf-8")
-    if isinstance(key, int) and not isinstance(key, (bool, enum.Enum)):
+    if isinstance(key, enum.Enum):
+        return _key(key.value)
+    if isinstance(key, int) and not isinstance(key, bool):
         return _decimal(key)
     if key is None or isinstance(key, (bool, float)):
         return json.dumps(key)
     raise TypeError(f"{type(key).__name__} cannot be the name of a field")
 
 
+# json.dumps writes any integer and any depth: where either might be beyond the bounds, `clean` decides.
+_MAYBE_LARGE = re.compile(r"[\[,:-][0-9]{16}").search
+
+
 def body_json(fields: dict[str, Any]) -> bytes:
     """The object as bytes, with the standard library."""
-    return json.dumps(clean(fields), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8")
+    try:
+        text = _dumps(fields, default=_default)
+        if not _MAYBE_LARGE(text) and text.count("[") + text.count("{") <= MAX_DEPTH:
+            return text.encode("utf-8")
+    except (TypeError, ValueError, RecursionError):  # ValueError: non-finite numbers, lone surrogates
+        pass
+    return _dumps(clean(fields)).encode("utf-8")
+
+
+def _dumps(value: Any, default: Callable[[Any], Any] | None = None) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=default)
 
 
 def body_orjson(fields: dict[str, Any]) -> bytes:

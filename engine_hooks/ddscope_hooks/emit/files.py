@@ -1,4 +1,4 @@
-"""The feed that writes a file: whole lines, at most so many bytes, and a full disk is a counted loss.
+"""The feed that writes a file: whole lines, at most so many bytes, a footer at the end; a full disk is a counted loss.
 
 Reading, indexing and checking such a file is ddscope.trace's business.
 """
@@ -6,8 +6,10 @@ Reading, indexing and checking such a file is ddscope.trace's business.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import time
+from collections import Counter
 
 from ddscope_hooks.emit.encoder import Encoder
 from ddscope_hooks.emit.errors import EmitError
@@ -15,7 +17,7 @@ from ddscope_hooks.emit.feed import Feed
 from ddscope_hooks.emit.keep import Keep
 
 MAX_BYTES = 4 << 30
-RESERVE = 512  # bytes kept free below the bound for the gap that says how much is missing at the end
+RESERVE = 2048  # bytes kept free below the bound for the last gap and the footer
 RETRY_S = 0.5
 
 
@@ -31,6 +33,8 @@ class FileFeed(Feed):
         self._said: str | None = None
         self._retry = 0.0
         self._full = False
+        self._types: Counter[str] = Counter()
+        self._hash = hashlib.sha256()
 
     def new_error(self) -> dict[str, str] | None:
         """{file, error} when writing has begun to fail, or fails for another reason; told once."""
@@ -45,10 +49,19 @@ class FileFeed(Feed):
             os.close(self._fd)
 
     def finish(self, emitted: int, t: int, mono: int) -> None:
-        """Say, in the reserved room, what the file lacks at its end."""
+        """Say, in the reserved room, what the file lacks at its end; write the footer; close."""
+        if self.dead:
+            return
         self._full, self._retry, self.max_bytes = False, 0.0, self.max_bytes + RESERVE
-        if not self.dead and self.owed < emitted:
-            self._gap_to(emitted - 1, t, mono)
+        if self._gap_to(emitted - 1, t, mono):
+            footer = {
+                "records": dict(self._types),
+                "emitted": emitted,
+                "dropped": self.dropped,
+                "sha256": self._hash.hexdigest(),
+            }
+            self._put(self._encoder.line("footer", emitted, t, mono, footer), 0)
+        self.close()
 
     def _accepts(self, size: int) -> bool:
         return not self._full and (self.error is None or time.monotonic() >= self._retry)
@@ -69,6 +82,8 @@ class FileFeed(Feed):
             self._fail("the disk is full")
             return False
         self.size += written
+        self._hash.update(line)
+        self._types[line[9 : line.index(b'"', 9)].decode()] += 1  # the encoder begins every line with {"type":"
         self.sent += records
         self.error = None
         return True

@@ -12,17 +12,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-Entry = tuple[str, dict[str, Any], int, int]
-"""(type, fields, ns since the epoch, monotonic ns)."""
+Entry = tuple[str, dict[str, Any], int]
+"""(type, fields, monotonic ns)."""
 
 
 class Lost:
-    """`count` entries that did not fit, at this place of the ring. t, mono (ns): when the first was lost."""
+    """`count` entries that did not fit, at this place of the ring. mono (ns): when the first was lost."""
 
-    __slots__ = ("count", "mono", "t")
+    __slots__ = ("count", "mono")
 
-    def __init__(self, t: int, mono: int, count: int = 1) -> None:
-        self.t = t
+    def __init__(self, mono: int, count: int = 1) -> None:
         self.mono = mono
         self.count = count
 
@@ -56,7 +55,7 @@ class Ring:
                 items.append(entry)
             elif self._lost is None:
                 # Full until the consumer takes everything: all that is lost until then is lost at the end of the ring.
-                self._lost = Lost(entry[2], entry[3])
+                self._lost = Lost(entry[2])
             else:
                 self._lost.count += 1
         finally:
@@ -77,17 +76,18 @@ class Ring:
         with self._lock:
             items, self._items = self._items, []
             lost, self._lost = self._lost, None
-        # After the swap: whoever put A aside and then B into the ring finds A taken with B or before it.
-        if self._side:
-            side = [self._side.popleft() for _ in range(len(self._side))]
-            items = sorted(items + side, key=lambda entry: entry[3])
+            # Counted under the lock, when nothing can enter the ring: so of two entries of one thread, one here and one
+            # aside, the later is never taken before the earlier.
+            aside = len(self._side)
+        if aside:
+            side = [self._side.popleft() for _ in range(aside)]
+            items = sorted(items + side, key=lambda entry: entry[2])
         taken.extend(items)
         if lost is not None:
             taken.append(lost)
-        aside = self._take_side_lost()
-        if aside:
-            last = items[-1]  # the side queue was full, so there is one
-            taken.append(Lost(last[2], last[3], aside))
+        missed = self._take_side_lost() if items else 0  # it was full, so the next take has items at the latest
+        if missed:
+            taken.append(Lost(items[-1][2], missed))
         return taken
 
     def _take_side_lost(self) -> int:

@@ -19,7 +19,11 @@ from ddscope_hooks.emit.ring import Entry, Lost
 from ddscope_hooks.emit.tokens import TokenText
 
 GIL_SLICE_S = 100e-6
-"""The writer offers the interpreter's lock after this much work, so that a hot thread waits no longer for it."""
+GIL_OFFER_S = 50e-6
+"""After a slice of work the writer sleeps this long: a hot thread that waits for the interpreter's lock needs that time
+to wake up and take it, and would else wait for the interpreter's switch interval, 5 ms."""
+BURST = 256
+"""With more records at once than this, losing some is the greater harm: the writer works without a pause."""
 
 
 class StreamCounters(NamedTuple):
@@ -60,17 +64,19 @@ class Stream:
         """One more consumer, from any thread; it is served from the next `run` on."""
         self._joining.append(feed)
 
-    def run(self, entries: list[Entry | Lost]) -> None:
-        """Number and hand out what came off the ring."""
+    def run(self, entries: list[Entry | Lost], *, hurry: bool = False) -> None:
+        """Number and hand out what came off the ring. hurry: without consideration for hot threads."""
         while self._joining:
             with self.lock:
                 self.feeds.append(self._joining.popleft())
+        epoch = time.time_ns() - time.monotonic_ns()  # one clock on the hot thread is enough
+        hurry = hurry or len(entries) > BURST
         slice_end = time.perf_counter() + GIL_SLICE_S
         for entry in entries:
             with self.lock:
-                self._entry(entry)
-            if time.perf_counter() > slice_end:
-                time.sleep(0)
+                self._entry(entry, epoch)
+            if not hurry and time.perf_counter() > slice_end:
+                time.sleep(GIL_OFFER_S)
                 slice_end = time.perf_counter() + GIL_SLICE_S
 
     def flush(self) -> list[Feed]:
@@ -108,11 +114,11 @@ class Stream:
                 feed.close()
         self.feeds = []
 
-    def _entry(self, entry: Entry | Lost) -> None:
+    def _entry(self, entry: Entry | Lost, epoch: int) -> None:
         if isinstance(entry, Lost):
-            self._missing(entry.count, "ring_full", entry.t // 1000, entry.mono // 1000)
+            self._missing(entry.count, "ring_full", (entry.mono + epoch) // 1000, entry.mono // 1000)
             return
-        type, fields, t, mono = entry[0], entry[1], entry[2] // 1000, entry[3] // 1000
+        type, fields, t, mono = entry[0], entry[1], (entry[2] + epoch) // 1000, entry[2] // 1000
         try:
             if type == "gap" and fields.get("of") == self._encoder.src and fields.get("count") is not None:
                 # A tap that leaves records out on purpose says so itself: the gap takes the seqs of what it stands for.
