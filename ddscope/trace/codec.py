@@ -7,11 +7,12 @@ Both keep the bytes they came from, which is what a copy writes.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any, Union
 
 import msgspec
 
-from ddscope.model import RECORD_TYPES, Record
+from ddscope.model import RECORD_TYPES, Finish, Footer, Gap, Record, Step
 from ddscope.trace.errors import TraceError
 
 INT_LIMIT = 2**53
@@ -86,12 +87,34 @@ def decode(line: bytes) -> Record | Unknown:
         record = _DECODER.decode(line)
     except UNREADABLE as error:
         return _decode_odd(line, error)
-    if within_limit(record):
-        return record
-    return _damaged(line, f"seq, t or mono is not an integer below 2^53 (seq {_short(record.seq)})")
+    if not _common_fits(record):
+        return _damaged(line, _common_misfit(record.seq))
+    for name, value in _counts(record):
+        if not 0 <= value < INT_LIMIT:
+            common = _Common(record.type, record.src, record.seq, record.t, record.mono)
+            reason = f"{_article(record.type)} `{record.type}` record whose {name} is no count below 2^53"
+            return _damaged(line, f"{reason} ({_short(value)})", common)
+    return record
 
 
-def within_limit(record: Record | Unknown | _Common) -> bool:
+def _counts(record: Record) -> Iterator[tuple[str, int]]:
+    """Numbers that readers keep in columns of machine words, by name: they may not be negative nor large."""
+    if isinstance(record, Step):
+        yield "step", record.step
+        if record.time is not None:
+            yield "time.total", record.time.total or 0
+            yield "time.commit", record.time.commit or 0
+    elif isinstance(record, Finish | Footer):
+        yield "emitted", record.emitted
+    elif isinstance(record, Gap):
+        yield "count", record.count or 0
+
+
+def _common_misfit(seq: int) -> str:
+    return f"seq, t or mono is not an integer below 2^53 (seq {_short(seq)})"
+
+
+def _common_fits(record: Record | _Common) -> bool:
     """Whether seq, t and mono are integers that every reader can hold; seq may not be negative."""
     return (
         0 <= record.seq < INT_LIMIT
@@ -107,8 +130,8 @@ def _decode_odd(line: bytes, error: BaseException) -> Unknown:
         common = _COMMON.decode(raw)
     except UNREADABLE as common_error:
         return _damaged(raw, _reason(raw, common_error))
-    if not within_limit(common):
-        return _damaged(raw, f"seq, t or mono is not an integer below 2^53 (seq {_short(common.seq)})")
+    if not _common_fits(common):
+        return _damaged(raw, _common_misfit(common.seq))
     if common.type in RECORD_TYPES:
         return _damaged(
             raw, f"{_article(common.type)} `{common.type}` record whose fields do not fit: {_plain(error)}", common

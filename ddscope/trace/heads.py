@@ -12,6 +12,7 @@ from typing import Annotated
 
 import msgspec
 
+from ddscope.model import Step
 from ddscope.trace.codec import INT_LIMIT, UNREADABLE, Damaged, Unknown, decode, encode
 
 Seq = Annotated[int, msgspec.Meta(ge=0, lt=INT_LIMIT)]
@@ -33,8 +34,8 @@ class TreeHead(msgspec.Struct, gc=False):
 class TimeHead(msgspec.Struct, gc=False):
     """Whole step and commit, µs."""
 
-    total: Num | None = None
-    commit: Num | None = None
+    total: Seq | None = None
+    commit: Seq | None = None
 
 
 class FlagsHead(msgspec.Struct, gc=False):
@@ -60,7 +61,7 @@ class Head(msgspec.Struct, gc=False):
     t: Num
     mono: Num
     rid: str | None = None
-    step: Num = -1
+    step: Seq = -1
     path: Sequence[int] = ()
     emitted: Sequence[int] | Seq = -1
     tree: TreeHead | None = None
@@ -82,28 +83,34 @@ decode_strict = msgspec.json.Decoder(Head).decode
 """The head of one line as it stands, which may miss what its type requires. Raises what `codec.UNREADABLE` lists."""
 
 
+_DOUBTED = ("step", "gap")
+
+
 def decode_head(line: bytes) -> Head:
     """The head of any line; a `DamagedHead` where the line is no record. Never raises."""
     try:
         head = decode_strict(line)
     except UNREADABLE:
         return _careful_head(line)
-    if head.type == "step" and not complete_step(head):
-        return _careful_head(line)
-    return head
+    return _careful_head(line) if doubtful(head) else head
 
 
 def decode_heads(lines: Sequence[bytes]) -> list[Head]:
-    """The heads of many lines, at the speed of one call where nothing is odd."""
+    """The heads of many lines, as `decode_head` gives them, at the speed of one call where nothing is odd."""
     try:
-        return list(map(decode_strict, lines))
+        heads = list(map(decode_strict, lines))
     except UNREADABLE:
         return list(map(decode_head, lines))
+    for i, head in enumerate(heads):
+        if head.type in _DOUBTED and doubtful(head):
+            heads[i] = _careful_head(lines[i])
+    return heads
 
 
-def complete_step(head: Head) -> bool:
-    """Whether the head of a step has what finds it again."""
-    return head.rid is not None and head.step >= 0
+def doubtful(head: Head) -> bool:
+    """Whether books would go wrong if the record behind the head were damaged: a step must have what finds it again,
+    and a gap, which is rare, stands for other records."""
+    return head.type == "gap" or (head.type == "step" and (head.rid is None or head.step < 0))
 
 
 def _careful_head(line: bytes) -> Head:
@@ -116,9 +123,9 @@ def _careful_head(line: bytes) -> Head:
         return Head(**common)  # type: ignore[arg-type]
     # Encoding drops the fields that this type does not have and keeps the nulls out.
     try:
-        head = decode_strict(encode(record))
-    except UNREADABLE as error:
-        return DamagedHead(**common, reason=f"a value that no index can hold: {error}")  # type: ignore[arg-type]
-    if head.type == "step" and not complete_step(head):
-        return DamagedHead(**common, reason="a `step` record with a negative step number")  # type: ignore[arg-type]
-    return head
+        return decode_strict(encode(record))
+    except UNREADABLE:  # a number that JSON readers accept and writers do not, somewhere in the payload
+        head = Head(**common)  # type: ignore[arg-type]
+        if isinstance(record, Step):
+            head.rid, head.step = record.rid, record.step
+        return head

@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from ddscope.model import RECORD_TYPES
-from ddscope.trace.heads import DamagedHead, FlagsHead, Head, complete_step, decode_head, decode_heads
+from ddscope.trace.heads import DamagedHead, FlagsHead, Head, decode_heads
 
 RECORD_KINDS: tuple[str, ...] = (*RECORD_TYPES, "unknown", "damaged")
 """Names of the numbers in `TraceIndex.kind`."""
@@ -160,10 +160,6 @@ class TraceIndex:
 
     def _append(self, heads: list[Head], lines: Sequence[bytes], length: int | None = None) -> None:
         kinds = bytearray([_NUMBER_OF_TYPE[head.type] for head in heads])
-        if _STEP in kinds:
-            for i, kind in enumerate(kinds):
-                if kind == _STEP and not complete_step(heads[i]):
-                    heads[i] = decode_head(lines[i])
         if DamagedHead in set(map(type, heads)):
             self._place_damaged(heads, kinds)
         rows = self._rows(kinds)
