@@ -5,5 +5,7 @@ A source writes nothing itself and knows no store and no screen.
 
 from ddscope.sources.engine_socket import SocketCounters, SocketSource
 from ddscope.sources.errors import SourceError
+from ddscope.sources.journal import JournalSource
+from ddscope.sources.log_file import LogFileSource
 
-__all__ = ["SocketCounters", "SocketSource", "SourceError"]
+__all__ = ["JournalSource", "LogFileSource", "SocketCounters", "SocketSource", "SourceError"]

@@ -1,0 +1,80 @@
+"""From the bytes of a log to encoded `log` records with their own source and gapless seq. No file, no thread."""
+
+from __future__ import annotations
+
+import base64
+import re
+import time
+from collections.abc import Callable
+from datetime import datetime
+
+from ddscope.model import Gap, Log, Raw64, Text
+from ddscope.trace import encode
+
+LONGEST = 48 * 1024
+"""Bytes of one message, as in journald; longer lines come in pieces, all but the last marked `partial`."""
+
+_STAMP = re.compile(rb"^\[?(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?")
+_LEVEL = re.compile(rb"\b(CRITICAL|FATAL|ERROR|WARNING|WARN|INFO|DEBUG)\b")
+_PRIORITY = {b"CRITICAL": 2, b"FATAL": 2, b"ERROR": 3, b"WARNING": 4, b"WARN": 4, b"INFO": 6, b"DEBUG": 7}
+HEAD = 160
+"""Bytes at the start of a line in which a level is looked for."""
+
+
+def as_text(data: bytes) -> Text:
+    """A string where the bytes are UTF-8, else base64."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return Raw64(base64.b64encode(data).decode("ascii"))
+
+
+def clocks() -> tuple[int, int]:
+    """Now: µs since the epoch and µs of the monotonic clock."""
+    return time.time_ns() // 1000, time.monotonic_ns() // 1000
+
+
+def priority_of(line: bytes) -> int | None:
+    """Syslog priority (RFC 5424, section 6.2.1) by the first level word near the start of a line; None without one."""
+    level = _LEVEL.search(line[:HEAD])
+    return _PRIORITY[level[1]] if level else None
+
+
+def stamp_of(line: bytes) -> int | None:
+    """µs since the epoch of a `[2026-11-30 14:02:11.5] …` line, in local time; None without a possible time."""
+    stamp = _STAMP.match(line)
+    if stamp is None:
+        return None
+    try:
+        seconds = datetime.fromisoformat(stamp[1].decode("ascii")).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
+    return int(seconds) * 1_000_000 + int((stamp[2] or b"").ljust(6, b"0"))
+
+
+class LogLines:
+    """Numbers and encodes the records of one log source, and hands each batch to the sink at once."""
+
+    def __init__(self, src: str, sink: Callable[[bytes], object]) -> None:
+        self.src = src
+        self.count = 0
+        self._sink = sink
+        self._seq = 0
+        self._batch: list[bytes] = []
+
+    def add(self, record_of: Callable[[int], Log | Gap]) -> None:
+        """Add one record; `record_of` is given its seq."""
+        self._batch.append(encode(record_of(self._seq)))
+        self._seq += 1
+        self.count += 1
+
+    def gap(self, reason: str) -> None:
+        """Something is missing here, and nobody knows how much."""
+        t, mono = clocks()
+        self.add(lambda seq: Gap(src=self.src, seq=seq, t=t, mono=mono, of=self.src, count=None, reason=reason))
+
+    def flush(self) -> None:
+        """Hand what was added to the sink."""
+        if self._batch:
+            batch, self._batch = b"".join(self._batch), []
+            self._sink(batch)
