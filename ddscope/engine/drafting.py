@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ddscope.engine.drafter import Drafter
 from ddscope.engine.errors import DraftShapeError
 from ddscope.engine.pair import Pair
 from ddscope.engine.step import DraftStep, Numbers, Params, tensor_fields
@@ -63,14 +64,7 @@ class Drafting:
         if params.algorithm == "autoregressive" or (params.algorithm == "ddtree" and params.budget == 0):
             return Drafted(None, 0, [])
         drafter = self._pair.drafter
-        features = torch.cat(self._unread) if len(self._unread) > 1 else self._unread[0]
-        tensors = [tensor_fields("draft.target_hidden", features, [None, drafter.fc.weight.shape[1]], "drafter")]
-        try:
-            drafter.read(features, self._cache)
-        except DraftShapeError as error:
-            error.tensors = tensors
-            raise
-        self._unread = []
+        tensors = self._read(drafter)
         rows = min(params.draft_rows or drafter.config.block_size, drafter.config.block_size)
         hidden = drafter.draft(anchor, rows, self._cache)
         tensors.append(tensor_fields("draft.block_hidden", hidden, [None, drafter.config.stack.hidden], "target.head"))
@@ -83,6 +77,20 @@ class Drafting:
             finite(marginals.entropy.tolist()),
         )
         return Drafted(step, marginals.nonfinite, tensors)
+
+    def _read(self, drafter: Drafter) -> list[dict[str, Any]]:
+        """Hand over what is unread, if anything is; a step that is verified again has nothing new."""
+        if not self._unread:
+            return []
+        features = torch.cat(self._unread) if len(self._unread) > 1 else self._unread[0]
+        tensors = [tensor_fields("draft.target_hidden", features, [None, drafter.fc.weight.shape[1]], "drafter")]
+        try:
+            drafter.read(features, self._cache)
+        except DraftShapeError as error:
+            error.tensors = tensors
+            raise
+        self._unread = []
+        return tensors
 
     def _fuse(self, hidden: list[Tensor]) -> Tensor:
         """Captured layers side by side, [n, layers × hidden]."""
