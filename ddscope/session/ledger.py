@@ -86,17 +86,19 @@ class StageSums:
 
     def __init__(self) -> None:
         self.sums = {name: array("q", [0]) for name in TIMED}
-        self.given = {name: array("Q", [0]) for name in TIMED}
+        self.given = {name: array("I", [0]) for name in TIMED}
+        self._columns = tuple(zip(self.sums.values(), self.given.values(), strict=True))
 
     def add(self, time: _Time | None) -> None:
         """One step's times."""
-        for name in TIMED:
-            value = getattr(time, name) if time is not None else None
-            sums, given = self.sums[name], self.given[name]
-            total = sums[-1] + value if value is not None else 0
-            fits = value is not None and -BIG < total < BIG
-            sums.append(total if fits else sums[-1])
-            given.append(given[-1] + fits)
+        for (sums, given), value in zip(self._columns, _values(time), strict=True):
+            before = sums[-1]
+            if value is not None and -BIG < before + value < BIG:
+                sums.append(before + value)
+                given.append(given[-1] + 1)
+            else:
+                sums.append(before)
+                given.append(given[-1])
 
     def __len__(self) -> int:
         return len(self.sums["total"]) - 1
@@ -163,11 +165,8 @@ class RequestLedger(Steps):
         missing, rooted = self._hole_before(step, prompt_len)
         if missing:
             self.barriers.append(len(self.ids))
-        if rooted and step.root is not None:
-            self._push(step.root)
         emitted = step.emitted or []
-        for token in emitted:
-            self._push(token)
+        self.ids.extend(_fitting([step.root, *emitted] if rooted and step.root is not None else emitted))
         split = _split(step, truncated)
         self.ends.append(len(self.ids))
         self.missing.append(missing)
@@ -193,13 +192,25 @@ class RequestLedger(Steps):
         hole = step.base - self._next - known
         return min(hole, BIG), known
 
-    def _push(self, token: int) -> None:
-        self.ids.append(token if -BIG < token < BIG else -1)
-
     @property
     def digested(self) -> int:
         """Steps the second pass has read."""
         return len(self.ends)
+
+
+def _values(time: _Time | None) -> tuple[int | None, ...]:
+    """Times in the order of TIMED."""
+    if time is None:
+        return (None,) * len(TIMED)
+    return time.draft, time.build, time.mask, time.verify, time.commit, time.total
+
+
+def _fitting(ids: list[int]) -> array[int]:
+    """Ids as a column; those beyond 64 bits, which no vocabulary has, become -1."""
+    try:
+        return array("q", ids)
+    except OverflowError:
+        return array("q", [token if -BIG < token < BIG else -1 for token in ids])
 
 
 def _split(step: Lean, truncated: bool) -> int:

@@ -17,7 +17,7 @@ from ddscope.model import Position, Record
 from ddscope.session.first import FirstPaint
 from ddscope.session.spool import Spool
 from ddscope.session.store import Store
-from ddscope.sources import SocketSource
+from ddscope.sources import JournalSource, LogFileSource, SocketSource
 from ddscope.trace import TraceError, Unknown
 
 T = TypeVar("T")
@@ -27,6 +27,7 @@ Observer = Callable[[Record | Unknown, int], None]
 POLL_S = 0.02  # longest the store is kept busy at a time
 IDLE_LIVE_S = 0.05  # a sink wakes the thread at once; this only bounds what nobody announced
 IDLE_REPLAY_S = 0.25
+WAIT_S = 0.05
 DRAIN_S = 10.0
 
 
@@ -74,6 +75,8 @@ class Session:
         self._spool = spool
         self._engine: SocketSource | None = None
         self._sources: list[tuple[str, Source]] = []
+        self._states: list[str] = []
+        self._state_moves = 0
         self._observers: list[Observer] = []
         self._observed = 0
         self._observing = threading.RLock()
@@ -97,16 +100,20 @@ class Session:
     ) -> Session:
         """A live session, started: the engine behind a unix socket, journals of local units, log files.
 
-        out: where to record; None keeps it among the recent sessions. Raises TraceError when it cannot be recorded.
+        out: where to record; None keeps it among the recent sessions. Raises TraceError when it cannot be recorded,
+        SessionError when two units or two log files have the same name.
         """
+        names = [*(f"journal/{unit}" for unit in units), *(f"log/{path.name}" for path in log_files)]
+        if len(set(names)) < len(names):  # before anything is written: two sources cannot share their seqs
+            raise SessionError(f"Two sources have the same name: {', '.join(sorted(names))}.")
         session = cls.live(out)
         if socket is not None:
             session._engine = SocketSource(socket, session.sink)
             session.add_source("engine", session._engine)
         for unit in units:
-            session.add_source(f"journal/{unit}", _journal(unit, session.sink))
+            session.add_source(f"journal/{unit}", JournalSource(unit, session.sink))
         for path in log_files:
-            session.add_source(f"log/{path.name}", _log_file(path, session.sink))
+            session.add_source(f"log/{path.name}", LogFileSource(path, session.sink))
         for observer in observers:
             session.observe(observer)
         session.start()
@@ -208,6 +215,11 @@ class Session:
         """One round of taking in; True when there was something."""
         changed = self.store.poll(POLL_S)
         changed = self._feed(POLL_S) or changed
+        states = [source.state for _, source in self._sources]
+        if states != self._states:
+            self._states = states
+            self._state_moves += 1
+            changed = True
         if changed:
             self._tell()
         return changed
@@ -248,7 +260,7 @@ class Session:
     @property
     def version(self) -> int:
         """Moves when anything a person can see changed."""
-        return self.store.version + self._observed
+        return self.store.version + self._observed + self._state_moves
 
     @property
     def observed(self) -> int:
@@ -272,8 +284,14 @@ class Session:
 
     def wait_for(self, reached: Callable[[Store], bool], timeout_s: float | None = None) -> bool:
         """Wait until the store says so; False when the time is over first. Not from the session's own thread."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
-            return self._changed.wait_for(lambda: reached(self.store), timeout_s)
+            while not reached(self.store):
+                left = WAIT_S if deadline is None else min(WAIT_S, deadline - time.monotonic())
+                if left <= 0:
+                    return False
+                self._changed.wait(left)  # not only for the store: what else is asked about tells nobody
+        return True
 
     def first_record(self) -> int | None:
         """Record number of the step of `first`; None until it has been taken in."""
@@ -304,18 +322,3 @@ class Session:
         else:
             self.store.add_mark_beside(text, position)
             self._tell()
-
-
-def _journal(unit: str, sink: Callable[[bytes], None]) -> Source:
-    from ddscope.sources import JournalSource
-
-    return JournalSource(unit, sink)
-
-
-def _log_file(path: Path, sink: Callable[[bytes], None]) -> Source:
-    from ddscope.sources import LogFileSource
-
-    return LogFileSource(path, sink)
-
-
-__all__ = ["Observer", "Session", "SessionError", "Source", "SourceStatus", "TraceError"]
