@@ -93,16 +93,13 @@ class DdscopeApp(App[None], inherit_bindings=False):
         # Without colours there is nothing to convert: the terminal's own foreground and background are kept.
         super().__init__(ansi_color=True if os.environ.get("NO_COLOR") else None)
         self.keys = keys
-        self.notices = notices
         for made in themes():
             self.register_theme(made)
         self.theme = THEME_NAMES[theme or "dark"]
         self.animation_level = "none"  # a debugger shows where it is, not how it gets there
         rebind(self, keys, "app")
-        self._bench = Workbench(session, keys, clock, diagnosis=diagnosis, speed=speed, play=speed is not None)
+        self._bench = Workbench(session, keys, clock, diagnosis=diagnosis, speed=speed, notices=notices)
 
     def on_mount(self) -> None:
-        """The workbench, and what had to be said before there was a screen."""
+        """The workbench."""
         self.push_screen(self._bench)
-        for notice in self.notices:
-            self.notify(notice, severity="warning", timeout=10, markup=False)

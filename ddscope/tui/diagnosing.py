@@ -7,6 +7,7 @@ notification has gone.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from ddscope.diagnose import Diagnosis, Evidence, Finding, ranked
 from ddscope.model import Fact
 from ddscope.session import Session
 
+MOST_EVIDENCE = 8
 ASK_S = 0.25  # findings are asked for at most this often: some detectors work when asked
 
 
@@ -66,8 +68,17 @@ class Diagnosing:
         self._asked, self._told = now, seen
         found = self._session.ask(self._diagnosis.findings) if self._fed_by_session else self._diagnosis.findings()
         before = self.findings
-        self.findings = tuple(ranked([*found, *(_finding(error, self._session) for error in self.errors)]))
+        self.findings = tuple(ranked([*found, *self._unexplained(found)]))
         return self.findings != before
+
+    def _unexplained(self, found: Iterable[Finding]) -> list[Finding]:
+        """Findings of the errors that no detector has taken as evidence, equal ones together."""
+        explained = {evidence.record for finding in found for evidence in finding.evidence}
+        groups: dict[tuple[str, str], list[EngineError]] = {}
+        for error in self.errors:
+            if error.record not in explained:
+                groups.setdefault((error.where, error.message), []).append(error)
+        return [_finding(errors, self._session) for errors in groups.values()]
 
     def new_errors(self) -> list[EngineError]:
         """Errors the engine told since the last call."""
@@ -93,16 +104,22 @@ def _error(number: int, value: Any) -> EngineError:
     return EngineError(number, str(where), str(message), rid if isinstance(rid, str) else None)
 
 
-def _finding(error: EngineError, session: Session) -> Finding:
-    rejected = error.where == "control"
+def _finding(errors: Sequence[EngineError], session: Session) -> Finding:
+    first = errors[0]
+    refused = first.where == "control"
     index = session.store.trace.index
+    rids = {error.rid for error in errors}
+    evidence = tuple(
+        Evidence(session.store.source(error.record), index.seq[error.record], error.record, error.message)
+        for error in errors[:MOST_EVIDENCE]
+    )
     return Finding(
-        id="engine.rejected" if rejected else "engine.error",
-        severity="warning" if rejected else "high",
+        id="engine.rejected" if refused else "engine.error",
+        severity="warning" if refused else "high",
         confidence=1.0,
-        title=f"The engine refused a command: {error.message}" if rejected else f"The engine failed: {error.message}",
-        detail=f"Where: {error.where}.",
-        evidence=(Evidence(session.store.source(error.record), index.seq[error.record], error.record, error.message),),
-        rid=error.rid,
-        kind=str(error.record),
+        title=f"The engine refused a command: {first.message}" if refused else f"The engine failed: {first.message}",
+        detail=f"Where: {first.where}; {len(errors):,} times.",
+        evidence=evidence,
+        rid=rids.pop() if len(rids) == 1 else None,
+        kind=str(first.record),
     )

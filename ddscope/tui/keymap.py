@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from textual.keys import REPLACED_KEYS
+from textual.keys import KEY_NAME_REPLACEMENTS
 from textual.keys import Keys as TextualKeys
 
 from ddscope.tui.actions import BY_ID, GLYPHS, REGISTRY, Keys, key_text
@@ -80,7 +80,7 @@ def _key(written: str, action: str, name: str) -> str:
     if len(key) == 1:
         key = _name_of(key)
     known = {str(k.value) for k in TextualKeys} | set(GLYPHS) | {_name_of(chr(code)) for code in range(33, 127)}
-    if (len(key) > 1 and key not in known) or any(m not in ("ctrl", "shift", "alt") for m in modifiers):
+    if key not in known or any(m not in ("ctrl", "shift", "alt") for m in modifiers):
         raise KeymapError(f'Keymap {name} gives "{action}" the key "{written}", which no keyboard sends.')
     return "+".join([*modifiers, key])
 
@@ -90,7 +90,7 @@ def _name_of(char: str) -> str:
     if char.isalnum():
         return char
     name = unicodedata.name(char, char).lower().replace("-", "_").replace(" ", "_")
-    return REPLACED_KEYS.get(name, name)
+    return KEY_NAME_REPLACEMENTS.get(name, name)
 
 
 def _refuse_clashes(keys: Keys, name: str) -> None:

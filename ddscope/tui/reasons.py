@@ -9,6 +9,11 @@ def steps_reason(session: Session, state: EngineState) -> str:
     """Why there is no step."""
     if session.trouble:
         return session.trouble
+    failed = [row for row in session.store.requests() if row.state == "error"]
+    if failed and session.store.totals().steps == 0:
+        why = session.store.facts().get("engine.error")
+        said = f" {why['message']}." if isinstance(why, dict) and isinstance(why.get("message"), str) else ""
+        return f"No step was made: request {failed[-1].rid} ended with an error.{said} The findings say more."
     if not session.is_live:
         indexed, size = session.store.progress
         if indexed < size:

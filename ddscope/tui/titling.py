@@ -75,7 +75,7 @@ def title_view(
         algorithm=algorithm,
         budget=budget,
         hardware=hardware_words(header),
-        motion=motion if totals.steps or pending else "waiting",
+        motion=motion if totals.steps or pending or not live else "waiting",
         pending=pending,
         speed=speed,
         engine=state.state,

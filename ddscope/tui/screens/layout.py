@@ -53,6 +53,7 @@ Workbench.-wide #right { width: 46; }
     background: $background; }
 #body LinePane:focus { border: round $border; border-title-color: $text; border-title-style: bold; }
 #body LinePane:focus:nocolor { border: heavy $border; border-title-style: bold reverse; }
+.-theme-ddscope-contrast #body LinePane:focus { border: heavy $border; }
 #requests { height: 4; }
 #steps, #tree, #node { height: 1fr; }
 #text { height: 6; }

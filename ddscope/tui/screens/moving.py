@@ -61,6 +61,13 @@ class MovingActions(Bench):
             self.play()
         self.moved()
 
+    def play_all(self) -> None:
+        """Play from the first step of the trace."""
+        rids = [row.rid for row in self.store.requests() if self.store.step_records(row.rid)]
+        if rids:
+            self.cursor.to(self.store.step_records(rids[0])[0])
+        self.play()
+
     def play(self) -> None:
         """Play from here; from the request's first step when it stands at the end of the trace."""
         records = self.store.step_records(self.cursor.rid) if self.cursor.rid is not None else ()

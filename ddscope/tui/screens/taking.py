@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddscope.session import MarkRow, SessionError
+from ddscope.session import MarkRow, SessionError, TreeView
 from ddscope.trace import TraceError
 from ddscope.tui.clock import clock
 from ddscope.tui.foreign import cut, safe
@@ -33,6 +33,27 @@ class TakingActions(Bench):
     def copies(self) -> list[Copy]:
         """What can be copied now, the focused pane's first."""
         raise NotImplementedError
+
+    def copies_of(self, line: Line | None, view: TreeView | None, index: int) -> list[Copy]:
+        """A line of a list, the node `index` of a tree, the step, the output, the request."""
+        taken: list[Copy] = []
+        if line is not None:
+            taken.append(Copy("l", "line", line.copy or line.text.strip()))
+        if view is not None and 0 <= index < len(view.nodes):
+            node = view.nodes[index]
+            path = [view.nodes[place] for place in view.ancestors(index)]
+            data = self.store.tokens.text(node.token) if node.token is not None else None
+            taken.append(Copy("t", "token", node.text if data is None else data.decode("utf-8", "replace")))
+            taken.append(Copy("i", "token id", "" if node.token is None else str(node.token)))
+            taken.append(Copy("p", "node path", " > ".join(f"{n.index}:{n.text}" for n in path)))
+        record = self.cursor.step_record
+        if record is not None:
+            taken.append(Copy("s", "step as JSON", self.store.trace.raw(record).decode("utf-8", "replace").strip()))
+        if self.cursor.rid is not None:
+            runs = self.store.text(self.cursor.rid, record, prompt=False)
+            taken.append(Copy("o", "output so far", "".join(run.text for run in runs)))
+            taken.append(Copy("r", "request id", self.cursor.rid))
+        return taken
 
     def action_copy(self) -> None:
         """Ask what to copy when there is more than one thing."""

@@ -6,7 +6,7 @@ Nothing else moves panes: a pane tells what a person did, the workbench moves th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import ClassVar
 
 from textual import events, on
@@ -16,7 +16,7 @@ from textual.containers import Horizontal, Vertical
 from textual.dom import DOMNode
 
 from ddscope.diagnose import Diagnosis
-from ddscope.session import EngineState, RequestRow, Session
+from ddscope.session import Session
 from ddscope.tui import reasons
 from ddscope.tui.actions import BY_ID, Action, Keys, Need
 from ddscope.tui.diagnosing import Diagnosing
@@ -24,18 +24,19 @@ from ddscope.tui.playback import Playback
 from ddscope.tui.screens import layout
 from ddscope.tui.screens.arranging import ArrangingActions
 from ddscope.tui.screens.bench import plain, rebind
-from ddscope.tui.screens.breakpoints import Breakpoints
 from ddscope.tui.screens.help import Help
 from ddscope.tui.screens.labels import hints, severities, tabs
+from ddscope.tui.screens.moments import Moments
 from ddscope.tui.screens.moving import MovingActions
 from ddscope.tui.screens.steering import SteeringActions
 from ddscope.tui.screens.taking import Copy, TakingActions
+from ddscope.tui.screens.telling import Telling
 from ddscope.tui.titling import title_view
 from ddscope.tui.widgets.curve import DepthCurve
 from ddscope.tui.widgets.empty import EmptyPane
 from ddscope.tui.widgets.findings import Findings
-from ddscope.tui.widgets.journal import Journal, Moment
-from ddscope.tui.widgets.keys import KeyHints
+from ddscope.tui.widgets.journal import Journal
+from ddscope.tui.widgets.keys import KeyHint, KeyHints
 from ddscope.tui.widgets.lines import LineView
 from ddscope.tui.widgets.node import NodeInspector
 from ddscope.tui.widgets.requests import RequestList
@@ -44,7 +45,7 @@ from ddscope.tui.widgets.tabs import TabStrip
 from ddscope.tui.widgets.tensors import Tensors
 from ddscope.tui.widgets.text import GeneratedText
 from ddscope.tui.widgets.timing import StageTimes
-from ddscope.tui.widgets.title import Motion, TitleBar
+from ddscope.tui.widgets.title import TitleBar
 from ddscope.tui.widgets.tree import DraftTree
 
 FRAME_S = 1 / 30
@@ -54,7 +55,7 @@ SHARE = 3
 """A frame that took long is followed by this many times its length without one, so that keys are always answered."""
 
 
-class Workbench(MovingActions, SteeringActions, TakingActions, ArrangingActions):
+class Workbench(MovingActions, SteeringActions, TakingActions, ArrangingActions, Telling, Moments):
     """All panes of one session at one moment."""
 
     CSS = layout.CSS
@@ -70,18 +71,19 @@ class Workbench(MovingActions, SteeringActions, TakingActions, ArrangingActions)
         *,
         diagnosis: Diagnosis | None = None,
         speed: float | None = None,
-        play: bool = False,
+        notices: tuple[str, ...] = (),
     ) -> None:
         super().__init__(session, keys, clock)
         rebind(self, keys, "", self.offers)
         self.playback = Playback(speed or 1.0)
         self.diagnosing = Diagnosing(session, diagnosis)
-        self._play_at_start = play
-        self._seen_version = -1
-        self._first = session.first
-        self._horizon: int | None = None
+        self._play_at_start = speed is not None
+        self._notices = notices
+        self.seen_version = -1
+        """Version of the session that the screen shows."""
+        self.first = session.first
+        """The step shown before the index is there; None from then on."""
         self._step_key: object = None
-        self._engine_was = EngineState.unknown()
         self._resume_at = 0.0
 
     # making -----------------------------------------------------------------------------------------------------
@@ -122,6 +124,8 @@ class Workbench(MovingActions, SteeringActions, TakingActions, ArrangingActions)
     def _begin(self) -> None:
         """The size is known now. A small screen begins with the tree, a large one with arrows that move steps."""
         self.show_pane("tree" if self.single else "steps")
+        for notice in self._notices:
+            self.say(notice, "warning")
         self._frame()
         self.set_interval(FRAME_S, self._frame)
 
@@ -140,16 +144,18 @@ class Workbench(MovingActions, SteeringActions, TakingActions, ArrangingActions)
         begun = time.perf_counter()
         if begun < self._resume_at:
             return
-        news = self.session.version != self._seen_version
+        news = self.session.version != self.seen_version
         if news:
-            self._seen_version = self.session.version
+            self.seen_version = self.session.version
             self._place_first()
-            if self._first is None:
+            if self.first is None:
                 self.cursor.on_new()
-        moved = self._first is None and self.advance()
+        moved = self.first is None and self.advance()
         found = self.diagnosing.work()
+        if found and self.session.is_live:
+            self.tell_findings()
         if news:
-            self._tell_engine()
+            self.tell_engine()
         if news or moved or found:
             self.show_moment(seek=moved)
         elif self.journal.work():
@@ -160,24 +166,30 @@ class Workbench(MovingActions, SteeringActions, TakingActions, ArrangingActions)
 
     def _place_first(self) -> None:
         """While a trace is indexed its first paint stays; then the cursor stands at it."""
-        if self._first is None:
+        if self.first is None:
             return
         indexed, size = self.store.progress
         if indexed < size:
             return
         record = self.session.first_record()
-        self._first = None
+        self.first = None
         self.cursor.live()
+        if not len(self.store.logs()):  # an empty journal is not what a recording should open with
+            self.deck_tab = "findings"
+            self.lay_out()
         if record is not None and record != self.cursor.step_record:
             self.cursor.to(record)
         if self._play_at_start:
             self._play_at_start = False
-            self.play()
+            if self.cursor.is_live:
+                self.play_all()
+            else:
+                self.play()
 
     def moved(self) -> None:
         """A person moved the time cursor: what is known now is what is shown."""
-        self._first = None
-        self._horizon = None if self.cursor.is_live or not self.session.is_live else self.store.n - 1
+        self.first = None
+        self.horizon = None if self.cursor.is_live or not self.session.is_live else self.store.n - 1
         self.playback.jumped(self.clock())
         self.show_moment(seek=True)
 
@@ -185,7 +197,7 @@ class Workbench(MovingActions, SteeringActions, TakingActions, ArrangingActions)
 
     def show_moment(self, *, seek: bool = False) -> None:
         """Give every pane its part of the moment under the time cursor."""
-        if self._first is not None:
+        if self.first is not None:
             self._show_first()
         else:
             self._show_lists(seek)
@@ -195,10 +207,10 @@ class Workbench(MovingActions, SteeringActions, TakingActions, ArrangingActions)
         self.relabel()
 
     def _show_first(self) -> None:
-        assert self._first is not None
+        assert self.first is not None
         tree, node = self.query_one(DraftTree), self.query_one(NodeInspector)
         if tree.view is None:
-            tree.view = self._first.tree
+            tree.view = self.first.tree
             node.view = tree.view
             node.node = tree.view.nodes[tree.cursor]
 
@@ -208,18 +220,12 @@ class Workbench(MovingActions, SteeringActions, TakingActions, ArrangingActions)
         requests, steps = self.query_one(RequestList), self.query_one(StepList)
         requests.empty_reason = steps.empty_reason = reason
         requests.severities = severities(self.diagnosing.findings)
-        requests.rows = self._request_rows()
+        requests.rows = self.request_rows()
         requests.cursor = cursor.rid
         requests.styles.height = min(max(len(requests.rows) + 3, 4), 10 if self.has_class("-tall") else 7)
         steps.marked = frozenset(mark.target for mark in store.marks() if mark.target is not None)
-        steps.rows = store.steps(cursor.rid, self._horizon) if cursor.rid is not None else ()
+        steps.rows = store.steps(cursor.rid, self.horizon) if cursor.rid is not None else ()
         steps.cursor = cursor.step_record
-
-    def _request_rows(self) -> Sequence[RequestRow]:
-        """Requests as of the moment; those that come later are listed as they are known now, so one can go there."""
-        then = self.store.requests(self.cursor.at)
-        now = self.store.requests(self._horizon)
-        return then if len(then) >= len(now) else [*then, *now[len(then) :]]
 
     def _show_step(self) -> None:
         store, cursor = self.store, self.cursor
@@ -229,7 +235,7 @@ class Workbench(MovingActions, SteeringActions, TakingActions, ArrangingActions)
         state = store.state(at)
         tree.empty_reason = text.empty_reason = reasons.steps_reason(self.session, state)
         view = store.tree(record) if record is not None else None
-        tree.stopped = self._stopped(state, view.rid, view.step) if view is not None else ""
+        tree.stopped = self.stopped(state, view.rid, view.step) if view is not None else ""
         fresh = self.session.version if cursor.is_live or not store.settled else 0
         key = (rid, record, at, store.tokens.version, fresh, tree.stopped)
         if key == self._step_key:
@@ -242,11 +248,6 @@ class Workbench(MovingActions, SteeringActions, TakingActions, ArrangingActions)
         text.cursor = record
         curve.curve = node.curve = store.curve(rid, at)
         curve.run = store.curve(None, at)
-
-    def _stopped(self, state: EngineState, rid: str, step: int) -> str:
-        """Why the step that is shown is held before its commit."""
-        held = state.state == "break" and state.step == step and state.rid in (rid, None)
-        return state.reason or "a breakpoint" if held else ""
 
     def _show_node(self, index: int) -> None:
         tree, node = self.query_one(DraftTree), self.query_one(NodeInspector)
@@ -267,7 +268,7 @@ class Workbench(MovingActions, SteeringActions, TakingActions, ArrangingActions)
         timing, stacks = self.query_one(StageTimes), self.query_one("#stacks", EmptyPane)
         journal = self.journal
         journal.empty_reason = reasons.journal_reason(self.session)
-        journal.show(store.logs(self._horizon), self._moment(), seek=seek and not cursor.is_live)
+        journal.show(store.logs(self.horizon), self.moment(), seek=seek and not cursor.is_live)
         findings.empty_reason = reasons.findings_reason(self.diagnosing.seen, store.n)
         findings.show(self.diagnosing.findings, cursor.at)
         tensors.empty_reason = reasons.tensors_reason(self.session)
@@ -276,15 +277,6 @@ class Workbench(MovingActions, SteeringActions, TakingActions, ArrangingActions)
         timing.show(store.timing(cursor.rid, cursor.at))
         stacks.empty_reason = reasons.stacks_reason(self.session)
 
-    def _moment(self) -> Moment | None:
-        record = self.cursor.step_record
-        if record is None:
-            return None
-        row = self.store.step_row(record)
-        at = self.cursor.record if self.cursor.record is not None else record
-        t = self.store.trace.index.t[at] if at > record else row.t
-        return Moment(max(at, record), t, f"step {row.step:,}")
-
     def _show_title(self) -> None:
         store, cursor = self.store, self.cursor
         view = self.query_one(DraftTree).view
@@ -292,48 +284,17 @@ class Workbench(MovingActions, SteeringActions, TakingActions, ArrangingActions)
         self.query_one(TitleBar).view = title_view(
             store,
             live=self.session.is_live,
-            motion=self._motion(),
+            motion=self.motion(),
             pending=cursor.pending,
             speed=self.playback.speed if self.playback.playing else None,
             state=store.state() if self.session.is_live else store.state(cursor.at),
             rid=cursor.rid,
-            step_record=cursor.step_record if self._first is None else None,
+            step_record=cursor.step_record if self.first is None else None,
             at=cursor.at,
             budget=view.budget if view is not None and view.budget is not None else None,
             algorithm=(view.algorithm if view is not None else None) or params.algorithm,
-            connection=self._connection(),
+            connection=self.connection(),
         )
-
-    def _motion(self) -> Motion:
-        if self.playback.playing:
-            return "playing"
-        if not self.cursor.is_live:
-            return "paused"
-        return "live" if self.session.is_live else "end"
-
-    def _connection(self) -> str:
-        """What is wrong with the way to the engine, in a word or two."""
-        for status in self.session.sources:
-            if status.name == "engine" and status.state == "lost":
-                return "engine lost"
-        return "recording stopped" if self.session.trouble else ""
-
-    def _tell_engine(self) -> None:
-        """Say what the engine says and the screen may not show: refusals, failures, breaks while the view is held."""
-        for error in self.diagnosing.new_errors():
-            if self.session.is_live:
-                self.say(f"{'Refused' if error.where == 'control' else 'Engine error'}: {error.message}", "error")
-        if not self.session.is_live:
-            return
-        state, was = self.store.state(), self._engine_was
-        self._engine_was = state
-        if state.state == "break" and (was.state, was.record) != ("break", state.record):
-            where = "" if self.cursor.is_live else f" {self.keys.short('go_live')} goes there."
-            self.say(f"Stopped before the commit of step {state.step}: {state.reason}.{where}", "warning")
-        if state.breakpoints != was.breakpoints:
-            for screen in self.app.screen_stack:
-                if isinstance(screen, Breakpoints):
-                    screen.show(state.breakpoints)
 
     # frames, tabs, hints ------------------------------------------------------------------------------------------
 
@@ -349,7 +310,12 @@ class Workbench(MovingActions, SteeringActions, TakingActions, ArrangingActions)
         strip.lit = self.current in layout.DECK
         status = self.journal.status() if self.deck_tab == "journal" else ""
         self.query_one("#deck").border_subtitle = plain(status) if status else None
-        self.query_one(KeyHints).hints = hints(
+        self.query_one(KeyHints).hints = self.hints
+
+    @property
+    def hints(self) -> tuple[KeyHint, ...]:
+        """Keys that help here and now."""
+        return hints(
             self.keys,
             self.offers,
             focus=self.current,
@@ -438,25 +404,8 @@ class Workbench(MovingActions, SteeringActions, TakingActions, ArrangingActions)
         self.app.push_screen(Help(self.keys, self.offers, f"{note}↑↓ scroll · Esc closes"))
 
     def copies(self) -> list[Copy]:
-        """What is under the cursors, the focused pane's first."""
+        """What is under the cursors, the focused pane's line first."""
         tree = self.query_one(DraftTree)
-        view, taken = tree.view, []
         pane = self.query_one(f"#{self.current}")
-        if isinstance(pane, LineView) and pane.line_count():
-            line = pane.content_at(pane.selected)
-            taken.append(Copy("l", "line", line.copy or line.text.strip()))
-        if view is not None and 0 <= tree.cursor < len(view.nodes):
-            node = view.nodes[tree.cursor]
-            path = [view.nodes[index] for index in view.ancestors(node.index)]
-            data = self.store.tokens.text(node.token) if node.token is not None else None
-            taken.append(Copy("t", "token", node.text if data is None else data.decode("utf-8", "replace")))
-            taken.append(Copy("i", "token id", "" if node.token is None else str(node.token)))
-            taken.append(Copy("p", "node path", " > ".join(f"{n.index}:{n.text}" for n in path)))
-        record = self.cursor.step_record
-        if record is not None:
-            taken.append(Copy("s", "step as JSON", self.store.trace.raw(record).decode("utf-8", "replace").strip()))
-        if self.cursor.rid is not None:
-            runs = self.store.text(self.cursor.rid, record, prompt=False)
-            taken.append(Copy("o", "output so far", "".join(run.text for run in runs)))
-            taken.append(Copy("r", "request id", self.cursor.rid))
-        return taken
+        line = pane.content_at(pane.selected) if isinstance(pane, LineView) and pane.line_count() else None
+        return self.copies_of(line, tree.view, tree.cursor)

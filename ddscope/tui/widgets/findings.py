@@ -89,7 +89,8 @@ class Findings(LineView):
         """Detail, evidence (each a jump), what it explains, what was ruled out and why, what to do next."""
         finding = self.findings[entry]
         palette = self.palette
-        lines = self._block("what", finding.title, width, palette.text)
+        cut_off = self.entry_line(entry, width).text.find(safe(finding.title)) < 0
+        lines = self._block("what", finding.title, width, palette.text) if cut_off else []
         if finding.detail:
             lines += self._block("numbers", finding.detail, width, palette.text)
         for place, evidence in enumerate(finding.evidence):

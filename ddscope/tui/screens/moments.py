@@ -1,0 +1,55 @@
+"""Values of a moment that panes and title are given and that no single view of the store is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddscope.session import EngineState, RequestRow
+from ddscope.tui.playback import Playback
+from ddscope.tui.screens.bench import Bench
+from ddscope.tui.widgets.journal import Moment
+from ddscope.tui.widgets.title import Motion
+
+
+class Moments(Bench):
+    """Read from store, cursor and session; nothing is changed here."""
+
+    playback: Playback
+    horizon: int | None = None
+    """While a live view is held: the newest record that was known then; lists show nothing later."""
+
+    def request_rows(self) -> Sequence[RequestRow]:
+        """Requests as of the moment; those that come later are listed as they are known now, so one can go there."""
+        then = self.store.requests(self.cursor.at)
+        now = self.store.requests(self.horizon)
+        return then if len(then) >= len(now) else [*then, *now[len(then) :]]
+
+    def stopped(self, state: EngineState, rid: str, step: int) -> str:
+        """Why the step that is shown is held before its commit."""
+        held = state.state == "break" and state.step == step and state.rid in (rid, None)
+        return state.reason or "a breakpoint" if held else ""
+
+    def moment(self) -> Moment | None:
+        """Where the journal draws the time cursor."""
+        record = self.cursor.step_record
+        if record is None:
+            return None
+        row = self.store.step_row(record)
+        at = self.cursor.record if self.cursor.record is not None else record
+        t = self.store.trace.index.t[at] if at > record else row.t
+        return Moment(max(at, record), t, f"step {row.step:,}")
+
+    def motion(self) -> Motion:
+        """How time goes on the screen."""
+        if self.playback.playing:
+            return "playing"
+        if not self.cursor.is_live:
+            return "paused"
+        return "live" if self.session.is_live else "end"
+
+    def connection(self) -> str:
+        """What is wrong with the way to the engine, in a word or two."""
+        for status in self.session.sources:
+            if status.name == "engine" and status.state == "lost":
+                return "engine lost"
+        return "recording stopped" if self.session.trouble else ""
