@@ -105,7 +105,8 @@ def test_rotation_loses_and_doubles_nothing(follow) -> None:  # type: ignore[no-
         append(path, b"%d\n" % number)
         if number % 10 == 5:
             # The file is being read; its last lines may not have been when it is moved away.
-            sink.wait(lambda rs, seen=max(1, number - 8): len(rs) >= seen)
+            seen = max(1, number - 8)
+            sink.wait(lambda rs, seen=seen: len(rs) >= seen)
             path.rename(path.with_suffix(f".{number}"))
             path.touch()
             count = number + 1
