@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from ddscope.model import RECORD_TYPES
-from ddscope.trace.heads import DamagedHead, FlagsHead, Head, decode_heads
+from ddscope.trace.heads import DamagedHead, FlagsHead, Head, decode_head, decode_heads, doubtful
 
 RECORD_KINDS: tuple[str, ...] = (*RECORD_TYPES, "unknown", "damaged")
 """Names of the numbers in `TraceIndex.kind`."""
@@ -60,11 +60,12 @@ class Counters(NamedTuple):
     dropped: int
 
 
-class Interned(dict[str, int]):
-    """Strings → small ints, numbered by first use; `names` is the way back."""
+class Interned(dict[str | None, int]):
+    """Strings → small ints, numbered by first use; `names` is the way back. `nothing` is -1."""
 
-    def __init__(self, names: Sequence[str] = ()) -> None:
+    def __init__(self, names: Sequence[str] = (), nothing: str | None = None) -> None:
         super().__init__((name, number) for number, name in enumerate(names))
+        self[nothing] = -1
         self.names: list[str] = list(names)
 
     def __missing__(self, name: str) -> int:
@@ -108,7 +109,7 @@ class TraceIndex:
             setattr(self, name, array(code))
         self.by_kind: dict[str, array[int]] = {name: array("I") for name in RECORD_KINDS}
         self.steps_of: dict[str, array[int]] = {}
-        self.source_numbers = Interned()
+        self.source_numbers = Interned(nothing="")
         self.rid_numbers = Interned()
         self.received: Tally[int] = Tally()
         self.dropped: Tally[int] = Tally()
@@ -160,9 +161,15 @@ class TraceIndex:
 
     def _append(self, heads: list[Head], lines: Sequence[bytes], length: int | None = None) -> None:
         kinds = bytearray([_NUMBER_OF_TYPE[head.type] for head in heads])
+        rows = self._rows(kinds)
+        for kind in (_STEP, _GAP):
+            for row in rows.get(kind, ()):
+                i = row - self.n
+                if doubtful(heads[i]):
+                    heads[i] = decode_head(lines[i])
         if DamagedHead in set(map(type, heads)):
             self._place_damaged(heads, kinds)
-        rows = self._rows(kinds)
+            rows = self._rows(kinds)
         self._append_common(heads, [length] if length is not None else list(map(len, lines)))
         self._append_particular(heads, rows)
         self._count(heads, rows)
@@ -203,9 +210,9 @@ class TraceIndex:
         self.mono.fromlist([head.mono for head in heads])
         self.seq.fromlist([head.seq for head in heads])
         numbers = self.source_numbers
-        self.src.fromlist([numbers[head.src] if head.src else -1 for head in heads])
+        self.src.fromlist([numbers[head.src] for head in heads])
         rids = self.rid_numbers
-        self.rid.fromlist([-1 if head.rid is None else rids[head.rid] for head in heads])
+        self.rid.fromlist([rids[head.rid] for head in heads])
 
     def _append_particular(self, heads: list[Head], rows: dict[int, list[int]]) -> None:
         """What only some types have: -1 and no flags first, then the exceptions."""

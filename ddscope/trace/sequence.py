@@ -9,7 +9,7 @@ from collections import Counter
 
 from ddscope.model import Footer, Gap, Record
 from ddscope.trace.codec import Unknown
-from ddscope.trace.heads import decode_heads
+from ddscope.trace.heads import decode_head, decode_heads
 
 
 class Sequences:
@@ -30,7 +30,10 @@ class Sequences:
 
     def add(self, lines: bytes) -> None:
         """Count whole lines."""
-        for head in decode_heads(lines.split(b"\n")[:-1]):
+        each = lines.split(b"\n")[:-1]
+        for head, line in zip(decode_heads(each), each, strict=True):
+            if head.type == "gap":
+                head = decode_head(line)
             gap = (head.of, head.count) if head.type == "gap" else None
             self.take(head.type, head.src, head.seq, gap)
 

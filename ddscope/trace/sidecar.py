@@ -152,7 +152,7 @@ def _body_size(front: _Front) -> int:
 
 def _unpack(front: _Front, body: memoryview) -> TraceIndex:
     index = TraceIndex()
-    index.source_numbers = Interned(front.sources)
+    index.source_numbers = Interned(front.sources, nothing="")
     index.rid_numbers = Interned(front.rids)
     at = 0
 
