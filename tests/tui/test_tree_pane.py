@@ -276,3 +276,18 @@ async def test_a_tree_of_1024_nodes_is_drawn_from_a_layout_made_once() -> None:
         pane.refresh()
         await pilot.pause()
         assert pane.drawing() is layout
+
+
+async def test_another_theme_recolours_the_tree_and_its_foot() -> None:
+    app = host(real_trees()[STEP], stopped="step 24")
+    async with app.run_test(size=(90, 26)) as pilot:
+        pane = await at(pilot)
+
+        def inks() -> set[str]:
+            lines = (pane.render_line(y) for y in range(pane.scrollable_size.height))
+            return {str(s.style.color) for line in lines for s in line if s.style is not None and s.text.strip()}
+
+        dark = inks()
+        app.theme = "ddscope-light"
+        await pilot.pause()
+        assert dark.isdisjoint(inks())

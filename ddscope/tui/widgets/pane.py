@@ -23,8 +23,22 @@ Piece = tuple[str, Style]
 
 
 def over(base: Style, style: Style) -> Style:
-    """`style` on a selection. Where the selection is reverse video, dim text would become a grey patch: it is not dim."""
+    """`style` on a selection. In reverse video dim text would become a grey patch, so it is not dim there."""
     return style + base + Style(dim=False) if base.reverse else style + base
+
+
+def strip_of_pieces(pieces: Iterable[Piece], left: int, width: int, base: Style) -> Strip:
+    """Cells left to left + width of pieces, over the colours of `base`."""
+    segments, used = [], 0
+    for text, style in pieces:
+        if text:
+            segments.append(Segment(text, base + style))
+            used += cells(text)
+    if used < left + width:
+        segments.append(Segment(" " * (left + width - used), base))
+        used = left + width
+    strip = Strip(segments, used)
+    return strip if used == width else strip.crop(left, left + width)
 
 
 class LinePane(ScrollView, can_focus=True, inherit_bindings=False):
@@ -39,6 +53,8 @@ class LinePane(ScrollView, can_focus=True, inherit_bindings=False):
         scrollbar-size-horizontal: 1;
     }
     """
+
+    _paint: tuple[Style, Size] | None = None
 
     empty_reason: reactive[str] = reactive("")
     """Why there is nothing to show, and what to do. Foreign text is welcome here: it is never markup."""
@@ -63,33 +79,45 @@ class LinePane(ScrollView, can_focus=True, inherit_bindings=False):
     def set_extent(self, width: int, lines: int) -> None:
         """Tell the scrollbars how wide and long the content is (the heading not counted)."""
         size = Size(width, lines + self.HEADING_LINES)
-        if size != self.virtual_size:
+        if size == self.virtual_size:
+            return
+        if not self.container_size or self.styles.auto_dimensions:
             self.virtual_size = size
+            return
+        # Assigning lays the whole screen out again, at every step of a film; only the scrollbars need to know.
+        self.set_reactive(ScrollView.virtual_size, size)
+        self._scroll_update(size)
+        self.refresh()
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """All lines of one painting; what they share is looked up once."""
+        self._paint = self.rich_style, self.scrollable_size
+        try:
+            return super().render_lines(crop)
+        finally:
+            self._paint = None
 
     def render_line(self, y: int) -> Strip:
         """One line of the screen."""
-        width, height = self.scrollable_size
+        base, (width, height) = self._paint or (self.rich_style, self.scrollable_size)
         if words := self.empty_text():
             return self._empty_line(words, y, width, height)
         line = self.line_at(y)
         pieces = self.draw_heading(y) if line is None else self.draw_line(line)
-        strip = Strip(Segment(text, style) for text, style in pieces if text)
-        left = 0 if line is None else self.scroll_offset.x
-        return self.finish(strip.crop_extend(left, left + width, None))
+        return strip_of_pieces(pieces, 0 if line is None else self.scroll_offset.x, width, base)
 
     def _empty_line(self, words: str, y: int, width: int, height: int) -> Strip:
         lines = wrap(safe(words), max(width - 2, 8))
         top = max((height - len(lines)) // 3, 0)
-        if not top <= y < top + len(lines):
-            return self.finish(Strip.blank(width))
-        line = lines[y - top]
-        return self.finish(
-            Strip([Segment(f" {line}", self.palette.muted)], cells(line) + 1).crop_extend(0, width, None)
-        )
+        line = lines[y - top] if top <= y < top + len(lines) else ""
+        return strip_of_pieces([(f" {line}", self.palette.muted)], 0, width, self._base())
+
+    def _base(self) -> Style:
+        return self._paint[0] if self._paint is not None else self.rich_style
 
     def finish(self, strip: Strip) -> Strip:
         """Lay the pane's own colours under a strip."""
-        return strip.apply_style(self.rich_style)
+        return strip.apply_style(self._base())
 
     def jump_to(self, x: int | None = None, y: int | None = None) -> None:
         """Scroll to a cell or line at once, also before the scrollbars know how much there is."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from rich.segment import Segment
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.content import Content
@@ -16,7 +15,7 @@ from textual.strip import Strip
 from ddscope.session.views import TreeView
 from ddscope.tui import foreign
 from ddscope.tui.widgets import tree_outline, tree_paint
-from ddscope.tui.widgets.pane import LinePane, Piece
+from ddscope.tui.widgets.pane import LinePane, Piece, strip_of_pieces
 from ddscope.tui.widgets.tree_fold import BONUS, Folding, fold
 from ddscope.tui.widgets.tree_layout import TreeLayout, sentence
 
@@ -156,7 +155,10 @@ class DraftTree(LinePane):
             width = self.scrollable_size.width
             self._foot = tree_paint.foot(self.view, self.stopped, self.palette, width, problems=below)
             self._trace_chain()
-            self.set_extent(layout.width + 1, len(layout.rows) + len(self._notes) + len(self._foot))
+            lines = len(layout.rows) + len(self._notes) + len(self._foot)
+            # What fits is all one size to the scrollbars: another step of the film then asks for no new layout.
+            room = self.scrollable_size
+            self.set_extent(max(layout.width, room.width), max(lines, room.height - self.HEADING_LINES))
         self._label()
         self.refresh()
 
@@ -245,8 +247,7 @@ class DraftTree(LinePane):
         """The foot stays at the bottom of the pane."""
         first = self.scrollable_size.height - len(self._foot)
         if self.view is not None and self._foot and y >= max(first, self.HEADING_LINES):
-            strip = Strip(Segment(text, style) for text, style in self._foot[y - first])
-            return self.finish(strip.crop_extend(0, self.scrollable_size.width, None))
+            return strip_of_pieces(self._foot[y - first], 0, self.scrollable_size.width, self._base())
         return super().render_line(y)
 
     def draw_heading(self, y: int) -> Iterable[Piece]:

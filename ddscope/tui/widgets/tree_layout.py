@@ -18,7 +18,7 @@ BRANCH = 3  # cells before a column: the branch, a dash, a space
 NARROWEST = 3  # a column never gets narrower, so that short tokens do not make the picture jump
 FORMS = ((4, 32), (4, 22), (4, 16), (3, 16), (3, 12), (3, 9))
 """Gap between columns, and cells of the widest token: the first with which the tree fits is taken, else the last."""
-LEAF_WIDEST = 40  # nothing follows a leaf on its row
+LEAF_WIDEST = 40  # cells; nothing follows a leaf on its row
 SLACK = 6  # cells by which a column may be wider than needed before it shrinks, again against jumping
 
 
@@ -193,58 +193,82 @@ def sentence(
     previous: column widths of the drawing before, kept where they nearly fit.
     """
     labels = _labels(view, shown, probabilities)
-    columns: list[int] = []
-    widths: list[int] = []
-    gap, widest = FORMS[0]
-    for gap, widest in FORMS:
-        widths = _widths(view, shown, labels, widest)
-        columns = _columns(widths, gap)
-        if not room or columns[-1] + widths[-1] <= room:
+    for form in FORMS:
+        grid = _grid(_needed(labels, form), labels, form)
+        if not room or grid.reach <= room:
             break
-    kept = _settle(previous, widths)
-    if not room or _columns(kept, gap)[-1] + kept[-1] <= max(room, columns[-1] + widths[-1]):
-        widths, columns = kept, _columns(kept, gap)
-    rows = _rows(view, shown, labels, columns, widest)
-    branch = {key: columns[_depth(view, key) + 1] - BRANCH for key in shown.entries}
-    return TreeLayout(rows, tuple(columns), tuple(widths), shown, branch, heavy_keys(view))
+    kept = _grid(_settle(previous, grid.widths), labels, form)
+    if not room or kept.reach <= max(room, grid.reach):
+        grid = kept
+    rows = _rows(shown, labels, grid.columns, form)
+    branch = {key: grid.columns[labels[key].depth + 1] - BRANCH for key in shown.entries}
+    return TreeLayout(rows, grid.columns, grid.widths, shown, branch, heavy_keys(view))
 
 
-def _labels(view: TreeView, shown: Shown, probabilities: bool) -> dict[int, tuple[str, str]]:
-    """Text and note of every key."""
-    labels: dict[int, tuple[str, str]] = {}
+@dataclass(frozen=True, slots=True)
+class _Label:
+    """What is written for a key. inner: something follows it on its row, so its column has to hold it."""
+
+    text: str
+    alarm: str
+    note: str
+    depth: int
+    inner: bool
+    cells: int  # of the text
+
+    def width(self, form: tuple[int, int]) -> int:
+        """Cells with the text elided as the form says."""
+        return min(self.cells, self.widest(form)) + len(self.alarm) + len(self.note)
+
+    def widest(self, form: tuple[int, int]) -> int:
+        """Cells that the text may take: leaves have room to their right."""
+        return form[1] if self.inner else min(LEAF_WIDEST, 2 * form[1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """Columns of a drawing; reach: cells it takes in all."""
+
+    columns: tuple[int, ...]
+    widths: tuple[int, ...]
+    reach: int
+
+
+def _labels(view: TreeView, shown: Shown, probabilities: bool) -> dict[int, _Label]:
+    """The label of every key that is drawn."""
+    labels: dict[int, _Label] = {}
+
+    def add(key: int, text: str, p: str, depth: int) -> None:
+        note = f" {p}" if probabilities and p else ""
+        labels[key] = _Label(text, alarm(view, key), note, depth, key in shown.entries, foreign.cells(text))
+
     for index in shown.nodes:
         node = view.nodes[index]
-        labels[index] = foreign.token(node.text), f" {probability(node.p)}" if probabilities and index else ""
+        add(index, foreign.token(node.text), probability(node.p) if index else "", node.depth)
     for parent, count in shown.hidden.items():
         p = shown.likeliest[parent]
-        labels[~parent] = fold_text(count), f" {at_most(p)}" if probabilities and p is not None else ""
-    if view.bonus is not None:
-        labels[BONUS] = foreign.token(view.bonus.text), f" {probability(view.bonus.p)}" if probabilities else ""
+        add(~parent, fold_text(count), at_most(p) if p is not None else "", view.nodes[parent].depth + 1)
+    bonus = view.bonus
+    if bonus is not None and BONUS in shown.entries.get(bonus.parent, ()):
+        add(BONUS, foreign.token(bonus.text), probability(bonus.p), bonus.depth)
     return labels
 
 
-def _depth(view: TreeView, key: int) -> int:
-    if key == BONUS:
-        return view.bonus.depth if view.bonus is not None else 0
-    return view.nodes[key].depth if key >= 0 else view.nodes[~key].depth + 1
-
-
-def _widths(view: TreeView, shown: Shown, labels: dict[int, tuple[str, str]], widest: int) -> list[int]:
+def _needed(labels: dict[int, _Label], form: tuple[int, int]) -> list[int]:
     """Cells of each column, for what is followed by something on its row; leaves may reach over."""
-    deepest = max((_depth(view, key) for key in labels), default=0)
-    widths = [NARROWEST] * (deepest + 1)
-    for key in shown.entries:
-        text, note = labels[key]
-        depth = _depth(view, key)
-        widths[depth] = max(widths[depth], min(foreign.cells(text), widest) + len(alarm(view, key)) + len(note))
+    widths = [NARROWEST] * (max((label.depth for label in labels.values()), default=0) + 1)
+    for label in labels.values():
+        if label.inner:
+            widths[label.depth] = max(widths[label.depth], label.width(form))
     return widths
 
 
-def _columns(widths: Sequence[int], gap: int) -> list[int]:
+def _grid(widths: Sequence[int], labels: dict[int, _Label], form: tuple[int, int]) -> _Grid:
     columns = [0]
     for width in widths[:-1]:
-        columns.append(columns[-1] + width + gap)
-    return columns
+        columns.append(columns[-1] + width + form[0])
+    reach = max((columns[label.depth] + label.width(form) for label in labels.values()), default=0)
+    return _Grid(tuple(columns), tuple(widths), reach)
 
 
 def _settle(previous: Sequence[int], needed: Sequence[int]) -> list[int]:
@@ -254,7 +278,7 @@ def _settle(previous: Sequence[int], needed: Sequence[int]) -> list[int]:
 
 
 def _rows(
-    view: TreeView, shown: Shown, labels: dict[int, tuple[str, str]], columns: Sequence[int], widest: int
+    shown: Shown, labels: dict[int, _Label], columns: Sequence[int], form: tuple[int, int]
 ) -> tuple[tuple[Spot, ...], ...]:
     rows: list[list[Spot]] = []
     stack: list[tuple[int, int | None, int]] = [(root, None, -1) for root in reversed(shown.roots)]
@@ -263,10 +287,11 @@ def _rows(
         if row < 0:
             row = len(rows)
             rows.append([])
-        text, note = labels[key]
-        depth = _depth(view, key)
+        label = labels[key]
+        widest = label.widest(form)
+        text = label.text if label.cells <= widest else foreign.elide(label.text, widest)
+        rows[row].append(Spot(key, parent, row, columns[label.depth], label.depth, text, label.alarm, label.note))
         entries = shown.entries.get(key, ())
-        text = foreign.elide(text, widest if entries else LEAF_WIDEST)
-        rows[row].append(Spot(key, parent, row, columns[depth], depth, text, alarm(view, key), note))
-        stack += [(entry, key, row if place == 0 else -1) for place, entry in reversed(list(enumerate(entries)))]
+        stack += [(entry, key, -1) for entry in reversed(entries[1:])]
+        stack += [(entry, key, row) for entry in entries[:1]]
     return tuple(tuple(row) for row in rows)

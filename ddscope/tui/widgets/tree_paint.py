@@ -57,18 +57,23 @@ class Painter:
 
     def row(self, index: int) -> Iterator[Piece]:
         """Pieces of one row, from cell 0."""
-        x = 0
         marks: list[tuple[int, list[Piece]]] = [
             (wire.x, [(wire.text, self._wire(wire, index))]) for wire in self.layout.wires(index) if wire.text
         ]
         marks += [(spot.x, self._spot(spot)) for spot in self.layout.rows[index]]
-        for start, pieces in sorted(marks, key=lambda mark: mark[0]):
-            if start > x:
-                yield " " * (start - x), self.palette.text
+        marks.sort(key=lambda mark: mark[0])
+        x, held, ink = 0, "", self.palette.faint  # lines and space between them are held back, to go out as one piece
+        for start, pieces in marks:
+            held += " " * (start - x)
             x = max(x, start)
             for text, style in pieces:
-                yield text, style
+                if style is not ink:
+                    if held:
+                        yield held, ink
+                    held, ink = "", style
+                held += text
                 x += foreign.cells(text)
+        yield held, ink
 
     def _spot(self, spot: Spot) -> list[Piece]:
         style = self._text_style(spot)
