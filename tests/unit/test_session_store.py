@@ -325,12 +325,22 @@ def test_marks_point_at_the_record_they_name(opened: Open) -> None:
 def test_a_restarted_source_is_found_where_it_said_it_last(opened: Open) -> None:
     book = Book()
     book.header()
-    book.put(Fact, name="a", value=1)
+    for value in range(3):
+        book.put(Fact, name="a", value=value)
+    before = len(book.records) - 1
     book.header()
     again = book.put(Fact, name="a", value=2)
     store = opened(book)
-    assert (store.find("engine/0", 1), store.find("engine/0", 7)) == (again, None)
-    assert store.counters["engine/0"].emitted == 4
+    assert [store.find("engine/0", seq) for seq in (1, 3, 7)] == [again, before, None]
+    assert store.counters["engine/0"].emitted == 6
+
+
+def test_a_request_that_comes_again_is_open_again(opened: Open) -> None:
+    book, at = two_requests()
+    again = request(book, "r1", [20])
+    store = opened(book)
+    states = {at: store.request("r1", at) for at in (at["s3"], at["f1"], again)}
+    assert [row.state for row in states.values() if row] == ["open", "finished", "open"]
 
 
 def test_probes_and_stacks(opened: Open) -> None:
