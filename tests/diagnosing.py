@@ -231,5 +231,6 @@ def only(findings: Sequence[Finding]) -> Finding:
 # Accepted lengths of 54 steps of a sound run, of hard text, and of runs whose drafter is fed wrongly (measured curves).
 HEALTHY = [3, 2, 4, 1, 2, 0, 5, 3, 1, 2, 4, 3, 2, 1, 5, 2, 3, 0, 1, 4, 2, 2, 3, 1, 0, 5, 3] * 2
 HARD = [1, 0, 2, 0, 1, 0, 3, 1, 0, 0, 2, 1, 0, 1, 4, 0, 0, 1, 0, 2] * 4
-DEPTH_1_ONLY = [1, 0, 0, 1, 0, 1, 0, 0, 1, 0, 0, 1, 0, 1, 0, 0, 1, 0, 0, 1] * 5 + [2, 0, 0, 1, 0, 1, 2, 0, 1, 0] * 2
+DEPTH_1_ONLY = [1, 0, 0, 1, 0, 1, 0, 0, 1, 0, 0, 1, 0, 1, 0, 0, 1, 0, 0, 1] * 6 + [2, 0, 0, 1, 0, 1, 0, 0, 1, 0] * 2
+SAMPLED_HARD = [0, 0, 1, 0, 0, 0, 1, 0, 0, 1] * 60  # temperature 1 on hard text: .30 and next to nothing below
 NOTHING = [0] * 60

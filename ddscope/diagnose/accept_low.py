@@ -19,7 +19,8 @@ from ddscope.model import Fact, Finish, Header, Log, Record, Request, Step
 
 LOW_TAU = 1.1  # emitted per step
 REPORTS = 5  # steps, or log reports, before anything is said
-CHANCE_FLOOR = 0.3  # P(depth 1 accepted) of the hardest healthy text; measured below
+CHANCE_FLOOR = 0.3  # P(depth 1 accepted), at least, of greedy healthy steps; hard text measured 0.59
+SAMPLED_FLOOR = 0.1  # the same where steps may be sampled; hard text at temperature 1 measured 0.27
 SIGNIFICANT = 1e-3
 HEAD = 16  # first steps counted; a run that only later turns bad is another finding
 
@@ -50,6 +51,7 @@ class AcceptLow(Detector):
         self._emitted = 0
         self._hits = 0
         self._head_hits = 0
+        self._sampled = False
         self._rids: dict[str, None] = {}
         self._evidence: list[Evidence] = []
         self._reports: dict[tuple[str, int | None], tuple[int, float, float]] = {}  # count, sum, highest
@@ -89,6 +91,7 @@ class AcceptLow(Detector):
         self._steps += 1
         self._emitted += accepted + 1
         self._hits += accepted > 0
+        self._sampled = self._sampled or self._requests.greedy(step) is False
         if self._steps <= HEAD:
             self._head_hits += accepted > 0
         if len(self._rids) < 2:
@@ -135,7 +138,7 @@ class AcceptLow(Detector):
         steps, hits = self._steps, self._hits
         if steps < REPORTS or self._emitted > LOW_TAU * steps or self._head_hits > 1:
             return None
-        chance = binomial_at_most(hits, steps, CHANCE_FLOOR)
+        chance = binomial_at_most(hits, steps, SAMPLED_FLOOR if self._sampled else CHANCE_FLOOR)
         sure = chance < SIGNIFICANT
         if not sure and hits:
             return None

@@ -9,7 +9,7 @@ import pytest
 from ddscope.diagnose.accept_curve import AcceptCurve
 from ddscope.diagnose.accept_low import AcceptLow
 from ddscope.diagnose.stats import binomial_at_most
-from tests.diagnosing import CHECKPOINT, DEPTH_1_ONLY, HARD, HEALTHY, NOTHING, Stream, grave, only
+from tests.diagnosing import CHECKPOINT, DEPTH_1_ONLY, HARD, HEALTHY, NOTHING, SAMPLED_HARD, Stream, grave, only
 
 REVERSED = {"target_layer_ids": [27, 20, 14, 8, 1]}
 
@@ -18,6 +18,10 @@ def fed(accepted: list[int], in_force: dict[str, Any] | None = None, distinct: i
     stream = Stream().header()
     stream.drafter(in_force, distinct)
     return stream.run(accepted, **request)
+
+
+def sampled(fields: dict[str, Any]) -> None:
+    fields["flags"] = {"sampled": True}
 
 
 # -- accept.curve ----------------------------------------------------------------------------------------------------
@@ -50,7 +54,7 @@ def test_the_cause_is_named_from_the_facts(
     assert words in finding.title
     assert finding.evidence[0].record in (1, 2, 3)  # the facts first, then steps
     assert any(text.startswith("config.requested_vs_effective") for text in finding.consequences)
-    assert "P(accepted ≥ 1..5) .42 .03 0 0 0" in finding.detail
+    assert "P(accepted ≥ 1..5) .40 .01 0 0 0" in finding.detail
 
 
 def test_two_wrong_inputs_are_both_named() -> None:
@@ -75,9 +79,9 @@ def test_without_a_named_cause_the_curve_speaks_of_the_block_inputs() -> None:
     finding = only(fed(DEPTH_1_ONLY).findings())
     assert (finding.id, finding.kind) == ("accept.curve", "block_inputs")
     ruled_out = {r.what: r.why for r in finding.ruled_out}
-    assert "all 120 greedy steps" in ruled_out["wrong text"]
-    assert "50 steps had nodes below the accepted one; 4 took one" in ruled_out["a small budget"]
-    assert "8%" in ruled_out["hard text or a weak drafter"]
+    assert "all 140 greedy steps" in ruled_out["wrong text"]
+    assert "56 steps had nodes below the accepted one; 2 took one" in ruled_out["a small budget"]
+    assert "4%" in ruled_out["hard text or a weak drafter"]
     assert "another mask token or other target layers" in ruled_out
 
 
@@ -121,6 +125,19 @@ def test_deeper_steps_show_that_the_inputs_are_right() -> None:
     assert grave(fed(DEPTH_1_ONLY + [5, 4, 3] * 20).findings()) == []
 
 
+def test_sampling_refuses_good_drafts_too() -> None:
+    """At temperature 1 hard text measured the curve of a fault: .30 .02 0."""
+    findings = fed(SAMPLED_HARD, temperature=1.0, change=sampled).findings()
+    assert [(f.id, f.kind, f.severity) for f in findings] == [("accept.curve", "weak", "info")]
+    assert "wrong inputs" in findings[0].title
+    assert grave(fed(SAMPLED_HARD).findings()) == ["accept.curve"]
+
+
+def test_a_sampled_run_that_accepts_nothing_at_all_is_low_from_the_start() -> None:
+    assert grave(fed(NOTHING, temperature=1.0, change=sampled).findings()) == []
+    assert grave(fed(NOTHING * 2, temperature=1.0, change=sampled).findings()) == ["accept.low_from_start"]
+
+
 def test_passing_replay_checks_clear_the_target() -> None:
     stream = fed(DEPTH_1_ONLY)
     stream.replay(5e-5, 6e-5, 3)
@@ -129,10 +146,7 @@ def test_passing_replay_checks_clear_the_target() -> None:
 
 
 def test_sampled_steps_do_not_prove_the_text() -> None:
-    def sampled(fields: dict[str, Any]) -> None:
-        fields["flags"] = {"sampled": True}
-
-    finding = only(fed(DEPTH_1_ONLY, temperature=1.0, change=sampled).findings())
+    finding = only(fed(DEPTH_1_ONLY, {"mask_token_id": 2}, temperature=1.0, change=sampled).findings())
     assert all(r.what != "wrong text" for r in finding.ruled_out)
 
 
