@@ -36,7 +36,8 @@ def test_the_last_accepted_node_of_the_real_step() -> None:
         "path p     0.041",
         "entropy    1.50 nats at depth 3",
         "target     '␣code'  0.939",
-        "runner-up  '␣function'  0.016  gap 4.",
+        "runner-up  '␣function'  0.016",
+        "logits to runner-up",
         "verdict    accepted, last on the path",
         "The target chose ␣code here: no drafted child matches",
         "So it is the bonus token.",
@@ -88,7 +89,7 @@ async def at(pilot: Pilot[None]) -> Any:
     return pilot.app.pane  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("size", [(30, 40), (20, 60), (60, 24)])
+@pytest.mark.parametrize("size", [(30, 40), (20, 60), (60, 30)])
 async def test_the_pane_wraps_and_draws_the_curve_below(size: tuple[int, int]) -> None:
     view = real_trees()[24]
     app = Host(NodeInspector(), view=view, node=view.nodes[8], curve=REAL)

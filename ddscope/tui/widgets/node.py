@@ -141,11 +141,10 @@ def inspect(view: TreeView, node: NodeView, entropy: float | None, width: int, p
     if node.target is not None:
         same = node.index in view.path and view.path[-1] != node.index
         say("target", *_choice(node.target, palette.accepted if same else palette.bonus, text))
-    gap = "" if node.gap is None else f"  gap {node.gap:.2f} logits"
     if node.runner_up is not None:
-        say("runner-up", *_choice(node.runner_up, text, text), (gap, muted))
-    elif gap:
-        say("runner-up", ("unknown", muted), (gap, muted))
+        say("runner-up", *_choice(node.runner_up, text, text))
+    if node.gap is not None:
+        say("gap", (f"{node.gap:.2f} logits to runner-up", text))
     say("verdict", (foreign.line(node.words), node_style(node, palette)))
     if node.position is not None:
         say("position", *_position(view, node, palette))

@@ -191,7 +191,8 @@ class StepList(Listing):
         if ratio:
             budget = row.budget if row.budget is not None else row.nodes
             told = f"{'?' if row.accepted is None else row.accepted}/{'?' if budget is None else budget}"
-            pieces.append((f" {told:>{ratio}}", palette.bad if row.accepted == 0 and row.nodes else palette.text))
+            style = palette.bad if row.accepted == 0 and row.nodes else palette.text
+            pieces += [(" " * (1 + ratio - len(told)), palette.text), (told, style)]
         if time:
             pieces.append((f" {milliseconds(row.total_us):>{time}}", palette.muted))
         return self.finish_row(pieces, y, self.scrollable_size.width)
@@ -209,7 +210,7 @@ class StepList(Listing):
         said, style = self._said(row, nothing, palette)
         left = room - sum(foreign.cells(text) for text, _ in pieces)
         if said and left > len(said):
-            pieces.append((f" {said}", style))
+            pieces += [(" ", palette.text), (said, style)]
         elif said and left:
             pieces.append(("!", style))
         left = room - sum(foreign.cells(text) for text, _ in pieces)

@@ -17,7 +17,7 @@ from ddscope.session.views import TextRun
 from ddscope.tui import foreign
 from ddscope.tui.actions import DEFAULT_KEYS
 from ddscope.tui.widgets.pane import LinePane, Piece, over
-from ddscope.tui.widgets.text_flow import Bit, Flow
+from ddscope.tui.widgets.text_flow import Flow
 
 MARGIN = 1  # cells left and right of the text
 KIND_WORDS = {
@@ -121,14 +121,18 @@ class GeneratedText(LinePane):
         lines = self._flow.lines
         if not 0 <= y < len(lines):
             return
+        inks = self._inks()
         yield " " * MARGIN, Style.null()
         for bit in lines[y]:
-            yield bit.text, self._style(bit)
+            run = self._flow.run(bit.run)
+            style = self.palette.faint if bit.text == NEWLINE else inks.get(run.kind, self.palette.text)
+            yield bit.text, self._stressed(run, style)
 
-    def _style(self, bit: Bit) -> Style:
-        run, palette = self._flow.run(bit.run), self.palette
+    def _inks(self) -> dict[str, Style]:
+        """Styles by how a token came to be. Without colour a bonus is underlined."""
+        palette = self.palette
         plain = palette.bonus.color is None
-        inks = {
+        return {
             "prompt": palette.muted,
             "root": palette.root,
             "accepted": palette.good,
@@ -136,15 +140,14 @@ class GeneratedText(LinePane):
             "gap": palette.bad,
             "tail": palette.muted,
         }
-        style = inks.get(run.kind, palette.text)
-        if bit.text == NEWLINE:
-            style = palette.faint
-        if run.record is not None and run.kind != "prompt":
-            if run.record == self.cursor:
-                style = over(palette.cursor, style)
-            elif run.record == self._hover:
-                style = over(palette.selected, style)
-        return style
+
+    def _stressed(self, run: TextRun, style: Style) -> Style:
+        """The style where the run belongs to the step at the cursor, or to the one under the mouse."""
+        if run.record is None or run.kind == "prompt":
+            return style
+        if run.record == self.cursor:
+            return over(self.palette.cursor, style)
+        return over(self.palette.selected, style) if run.record == self._hover else style
 
     # keys and mouse -------------------------------------------------------------------------------------------
 
