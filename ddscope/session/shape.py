@@ -1,8 +1,13 @@
-"""The shape of a tree from its parent pointers, whatever they say: parents, depths, and the nodes that hang nowhere."""
+"""The shape of a tree from its parent pointers, whatever they say, and whether positions and mask fit that shape.
+
+Pure; nothing here raises. Each function adds what cannot be true to the caller's list of problems.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+MASK_LIMIT = 4096  # nodes; a mask is quadratic in them, and a hostile record must not fill the memory
 
 
 def build_shape(n: int, parents: Sequence[int], problems: list[str]) -> tuple[list[int | None], list[int], list[bool]]:
@@ -52,9 +57,65 @@ def _fill_depths(top: int, level: int, depth: list[int], children: list[list[int
 
 def _circle(node: int, parent: list[int | None]) -> int:
     """First node of the circle that the parents of `node` lead into."""
-    seen: list[int] = []
+    seen: dict[int, None] = {}
     at: int | None = node
     while at is not None and at not in seen:
-        seen.append(at)
+        seen[at] = None
         at = parent[at]
-    return node if at is None else min(seen[seen.index(at) :])
+    walked = list(seen)
+    return node if at is None else min(walked[walked.index(at) :])
+
+
+def position_fits(
+    given: Sequence[int] | None, base: int | None, depth: list[int], orphan: list[bool], problems: list[str]
+) -> list[bool | None]:
+    """Whether each node was given position base + depth; None where nobody can tell."""
+    if given is None or base is None:
+        return [None] * len(depth)
+    fits = [given[i] == base + level if i < len(given) and not orphan[i] else None for i, level in enumerate(depth)]
+    wrong = [i for i, fit in enumerate(fits) if fit is False]
+    if wrong:
+        i = wrong[0]
+        problems.append(f"node {i} was given position {given[i]}, expected {base + depth[i]}{_in_all(wrong)}")
+    return fits
+
+
+def mask_fits(
+    rows: Sequence[str] | None, parent: list[int | None], depth: list[int], orphan: list[bool], problems: list[str]
+) -> list[bool | None]:
+    """Whether each node sees its ancestors and itself and nothing else of the tree; None where nobody can tell."""
+    fits: list[bool | None] = [None] * len(depth)
+    if rows is None:
+        return fits
+    n = len(depth) - 1
+    if n > MASK_LIMIT:
+        problems.append(f"the mask of {n:,} nodes was not checked")
+        return fits
+    sees = [0] * (n + 1)
+    for i in sorted(range(n + 1), key=depth.__getitem__):
+        above = parent[i]
+        sees[i] = (sees[above] if above is not None else 0) | 1 << i
+    unreadable = 0
+    for i, row in enumerate(rows[: n + 1]):
+        bits = _bits(row, n)
+        if bits is None:
+            unreadable += 1
+        elif not orphan[i]:
+            fits[i] = bits == sees[i]
+    wrong = [i for i, fit in enumerate(fits) if fit is False]
+    if wrong:
+        problems.append(f"node {wrong[0]} does not see exactly its ancestors and itself{_in_all(wrong)}")
+    if unreadable:
+        problems.append(f"{unreadable} mask rows are not hexadecimal numbers of {n + 1} bits")
+    return fits
+
+
+def _bits(row: str, n: int) -> int | None:
+    try:
+        return int(row, 16) if row and len(row) <= n // 4 + 3 else None
+    except ValueError:
+        return None
+
+
+def _in_all(wrong: list[int]) -> str:
+    return f" ({len(wrong)} nodes in all)" if len(wrong) > 1 else ""

@@ -72,8 +72,14 @@ class TextRuns(Sequence[TextRun]):
 
     @property
     def plain(self) -> str:
-        """All of it as one string."""
+        """All of it as one string, as it is shown."""
         return "".join(run.text for run in self)
+
+    @property
+    def written(self) -> str:
+        """All of it as the model wrote it: nothing made visible, bytes that are no character as U+FFFD."""
+        parts = (run.text.encode() if run.kind == "gap" else self._tokens.join_bytes(run.tokens) for run in self)
+        return b"".join(parts).decode("utf-8", "replace")
 
     def _run(self, place: int) -> TextRun:
         if place < self._head:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from ddscope.model import Draft, Step, Target, Tree
-from ddscope.session.shape import build_shape
+from ddscope.session.shape import build_shape, mask_fits, position_fits
 from ddscope.session.tokens import TokenTable
 from ddscope.session.views import BonusView, Choice, NodeView, TreeView, Verdict
 
@@ -87,11 +87,13 @@ class _Builder:
             return []
         if not told or told[0] != 0:
             self.problems.append("the path does not begin at the root")
-        path = [0]
+        if not told:
+            return []
+        path, taken = [0], {0}
         for node in told[1:] if told and told[0] == 0 else told:
             if not 1 <= node <= self.n:
                 self.problems.append(f"the path names node {node}, which is not in the tree")
-            elif node in path:
+            elif node in taken:
                 self.problems.append(f"the path names node {node} twice")
             else:
                 if self.parent[node] != path[-1]:
@@ -101,6 +103,7 @@ class _Builder:
                         f"node {node} is on the path, but the target {self.chose} {self._show(want)} at its parent"
                     )
                 path.append(node)
+                taken.add(node)
         return path
 
     def _check_bonus(self) -> None:
@@ -117,49 +120,6 @@ class _Builder:
                 self.problems.append(
                     f"the bonus {self._show(bonus)} is drafted node {child}, yet the path ends before it"
                 )
-
-    def _check_positions(self) -> list[bool | None]:
-        given, base = self.tree.positions, self.step.base
-        if given is None or base is None:
-            return [None] * (self.n + 1)
-        fits: list[bool | None] = [
-            given[i] == base + self.depth[i] if i < len(given) and not self.orphan[i] else None
-            for i in range(self.n + 1)
-        ]
-        wrong = [i for i, fit in enumerate(fits) if fit is False]
-        if wrong:
-            i = wrong[0]
-            more = f" ({len(wrong)} nodes in all)" if len(wrong) > 1 else ""
-            self.problems.append(f"node {i} was given position {given[i]}, expected {base + self.depth[i]}{more}")
-        return fits
-
-    def _check_mask(self) -> list[bool | None]:
-        rows = self.tree.mask
-        fits: list[bool | None] = [None] * (self.n + 1)
-        if rows is None:
-            return fits
-        sees: list[int] = [0] * (self.n + 1)
-        for i in sorted(range(self.n + 1), key=self.depth.__getitem__):
-            above = self.parent[i]
-            sees[i] = (sees[above] if above is not None else 0) | 1 << i
-        unreadable = 0
-        for i, row in enumerate(rows[: self.n + 1]):
-            try:
-                bits = int(row, 16) if row and len(row) <= self.n // 4 + 3 else None
-            except ValueError:
-                bits = None
-            if bits is None:
-                unreadable += 1
-            elif not self.orphan[i]:
-                fits[i] = bits == sees[i]
-        wrong = [i for i, fit in enumerate(fits) if fit is False]
-        if wrong:
-            i = wrong[0]
-            more = f" ({len(wrong)} nodes in all)" if len(wrong) > 1 else ""
-            self.problems.append(f"node {i} does not see exactly its ancestors and itself{more}")
-        if unreadable:
-            self.problems.append(f"{unreadable} mask rows are not hexadecimal numbers of {self.n + 1} bits")
-        return fits
 
     # pieces ---------------------------------------------------------------------------------------------------
 
@@ -320,7 +280,8 @@ class _Builder:
         """All of it."""
         step, n = self.step, self.n
         ranks = self._ranks()
-        positions, masks = self._check_positions(), self._check_mask()
+        positions = position_fits(self.tree.positions, step.base, self.depth, self.orphan, self.problems)
+        masks = mask_fits(self.tree.mask, self.parent, self.depth, self.orphan, self.problems)
         order = sorted(range(n + 1), key=self.depth.__getitem__)
         path_logprob: list[float | None] = [0.0] * (n + 1)
         for node in order[1:]:
@@ -355,7 +316,7 @@ class _Builder:
             path=tuple(self.path),
             path_known=self.path_known,
             bonus=bonus,
-            accepted=len(self.path) - 1 if self.path else None,
+            accepted=len(step.path) - 1 if step.path else None,
             emitted=tuple(step.emitted) if step.emitted is not None else None,
             truncated=self.truncated,
             problems=tuple(shown),

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ddscope.model import Log, Mark, Position, Record, Tokens
-from ddscope.session import Session, SessionError, Store
+from ddscope.model import Fact, Gap, Log, Mark, Position, Record, Tensor, Tokens
+from ddscope.session import Cursor, Session, SessionError, Store
 from ddscope.session.marks import MarksBeside, marks_path
 from ddscope.trace import TraceError, Unknown, encode, verify
 from tests.unit.session_support import Book, header, plain_step, request
@@ -129,6 +129,65 @@ def test_several_sources_write_one_spool_at_once(tmp_path: Path) -> None:
         }  # fmt: skip
         assert len(session.store.marks()) == 20
     assert verify(session.path).problems == []
+
+
+def test_every_view_can_be_asked_while_records_are_taken_in(tmp_path: Path) -> None:
+    session = Session.live(tmp_path / "t.jsonl")
+    book = Book()
+    book.header()
+    book.put(Tokens, ids=[1, 999], text=["a", "b"])
+    for i in range(400):
+        rid = f"r{i % 7}"
+        if i < 7:
+            request(book, rid, [1])
+        plain_step(book, rid, i // 7, 1 + i // 7, 1, [1])
+        book.put(Fact, name=f"f{i % 50}", value=i)
+        book.put(Tensor, name=f"x{i % 50}", shape=[i], dtype="f", expect=[3], ok=i == 3)
+        book.put(Gap, src="log/x", of="log/x", count=None, reason="disconnected")
+    end = len(book.records)
+
+    def feed() -> None:
+        for record in book.records:
+            session.sink(encode(record))
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)  # threads change places in the middle of everything
+    try:
+        with session:
+            thread = threading.Thread(target=feed)
+            thread.start()
+            cursor, looks = Cursor(session.store), 0
+            while session.store.n < end or looks < 20:
+                store, at = session.store, cursor.at
+                cursor.on_new()
+                rid = cursor.rid or "r0"
+                row = store.request(rid, at)
+                assert row is None or row.steps >= row.emitted >= 0
+                rows = store.steps(rid, at)
+                assert [r.step for r in rows] == list(range(len(rows)))
+                _ = (
+                    store.text(rid, at).plain,
+                    store.facts(at),
+                    store.tensors(at),
+                    store.curve(rid, at),
+                    store.timing(rid, at),
+                )
+                _ = (
+                    list(store.requests(at)),
+                    list(store.logs(at)),
+                    list(store.gaps(at)),
+                    store.state(at),
+                    store.counters,
+                )
+                _ = store.anomaly_records(rid), store.totals(at), store.rid_of(store.n - 1), store.marks(at)
+                if cursor.step_record is not None:
+                    assert store.tree(cursor.step_record).rid == rid
+                looks += 1
+            thread.join()
+            assert session.wait_for(lambda store: store.settled, SOON)
+    finally:
+        sys.setswitchinterval(before)
+    assert session.trouble is None
 
 
 def test_a_mark_made_live_is_a_record_of_the_recording(tmp_path: Path) -> None:

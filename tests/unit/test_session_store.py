@@ -215,6 +215,18 @@ def test_a_character_that_has_only_begun_is_shown_at_the_end(opened: Open) -> No
     store = opened(book)
     assert [(run.kind, run.text) for run in store.text("r")][-2:] == [("bonus", ""), ("tail", "⟨e282⟩")]
     assert store.text("r", first).plain == "€"
+    assert store.text("r").written == "€\ufffd"
+
+
+def test_what_the_model_wrote_is_there_as_it_wrote_it(opened: Open) -> None:
+    book = Book()
+    book.header()
+    book.put(Tokens, ids=[1, 2, 3], text=["a\u00a0\x1b[0m", Raw64("8J8="), Raw64("mIA=")])
+    request(book, "r", [])
+    plain_step(book, "r", 0, 0, 1, [2, 3])
+    runs = opened(book).text("r")
+    assert runs.written == "a\u00a0\x1b[0m😀"
+    assert runs.plain == "a⟨U+00A0⟩␛[0m😀"
 
 
 def test_a_title_follows_texts_told_later_and_told_anew(opened: Open, tmp_path: Path) -> None:

@@ -166,6 +166,7 @@ def test_a_bare_step_is_a_root() -> None:
 PROBLEMS = [
     ({"path": [0, 1, 9]}, "the path names node 9, which is not in the tree"),
     ({"path": [1, 2]}, "the path does not begin at the root"),
+    ({"path": []}, "the path does not begin at the root"),
     ({"path": [0, 2]}, "the path goes from node 0 to node 2, which is not its child"),
     ({"path": [0, 1, 1]}, "the path names node 1 twice"),
     ({"path": [0, 4], "bonus": 16}, "node 4 is on the path, but the target chose ␣w11 at its parent"),
@@ -225,6 +226,20 @@ def test_many_problems_are_counted_not_listed() -> None:
     view = view_of(small_step(path=[0, *range(20, 60)]))  # 40 strange nodes, and a bonus that does not fit
     assert len(view.problems) == PROBLEM_LIMIT + 1
     assert view.problems[-1] == f"{41 - PROBLEM_LIMIT} more problems like these"
+
+
+def test_an_empty_path_tells_nothing() -> None:
+    view = view_of(small_step(path=[]))
+    assert (view.path_known, view.accepted, view.nodes[1].verdict) == (False, None, Verdict.UNKNOWN)
+
+
+@pytest.mark.parametrize("parents", ["chain", "circle", "backwards"])
+def test_a_huge_broken_tree_is_shown_whole(parents: str) -> None:
+    n = 20_000
+    links = {"chain": range(n), "circle": [n, *range(1, n)], "backwards": [*range(2, n + 1), 0]}[parents]
+    tree = Tree(budget=n, tokens=[1] * n, parents=list(links), mask=["1"] * (n + 1))
+    view = view_of(small_step(tree=tree, path=list(range(n)), draft=None, target=None))
+    assert len(view.nodes) == n + 1
 
 
 def test_a_circle_below_a_sound_tree_is_cut_once() -> None:
