@@ -14,6 +14,7 @@ from collections import Counter
 from ddscope_hooks.emit.encoder import Encoder
 from ddscope_hooks.emit.errors import EmitError
 from ddscope_hooks.emit.feed import Feed
+from ddscope_hooks.emit.folders import private_folder
 from ddscope_hooks.emit.keep import Keep
 
 MAX_BYTES = 4 << 30
@@ -98,8 +99,8 @@ class FileFeed(Feed):
 def _create(path: str) -> tuple[str, int]:
     """A file that did not exist: `path`, or with .1, .2 … before its ending. An earlier recording is never touched."""
     root, ext = os.path.splitext(os.path.abspath(path))
+    private_folder(os.path.dirname(root))
     try:
-        os.makedirs(os.path.dirname(root), mode=0o700, exist_ok=True)
         for n in range(10_000):
             name = f"{root}.{n}{ext}" if n else root + ext
             with contextlib.suppress(FileExistsError):

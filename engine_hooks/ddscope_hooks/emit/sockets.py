@@ -19,6 +19,7 @@ from collections import deque
 from ddscope_hooks.emit.encoder import Encoder
 from ddscope_hooks.emit.errors import EmitError
 from ddscope_hooks.emit.feed import Feed
+from ddscope_hooks.emit.folders import private_folder
 from ddscope_hooks.emit.keep import Keep
 
 MAX_PATH = 107  # bytes of sun_path, without the closing zero
@@ -41,10 +42,8 @@ class Listener:
         if len(os.fsencode(self.path)) > MAX_PATH:
             raise EmitError(f"{self.path} is too long for a unix socket ({MAX_PATH} bytes): take a shorter folder.")
         folder = os.path.dirname(self.path)
+        private_folder(folder)
         try:
-            if not os.path.isdir(folder):
-                os.makedirs(folder, mode=0o700)
-                os.chmod(folder, 0o700)
             with _locked(folder):
                 self._take_path()
                 self.sock = self._bind(folder)
