@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from ddscope.model import (
     Draft,
@@ -37,6 +38,7 @@ from ddscope.model import (
 )
 from ddscope.trace import TraceWriter, encode
 
+EPOCH = 1_700_000_000_000_000  # µs; what the records count their time from
 DEPTHS, CANDIDATES, NODES = 15, 8, 63
 LOG = "Decode batch, #running-req: 2, #token: 68, token usage: 0.00, accept len: 2.50, gen throughput (token/s): 41.83"
 
@@ -50,20 +52,20 @@ def header(t: int) -> Header:
 
 def events(count: int, rng: random.Random) -> Iterator[Record]:
     """A header and small records: half log lines, the rest plain steps, tokens and probes of four requests."""
-    yield header(0)
+    yield header(EPOCH)
     seq = {"engine/0": 1, "journal/server": 0, "probe": 0}
     step = [0] * 4
     for i in range(1, count):
         kind = rng.random()
         src = "journal/server" if kind < 0.5 else "probe" if kind < 0.55 else "engine/0"
-        common = {"src": src, "seq": seq[src], "t": 1_700_000_000_000_000 + 900 * i, "mono": 5_000_000_000 + 900 * i}
+        common: dict[str, Any] = {"src": src, "seq": seq[src], "t": EPOCH + 900 * i, "mono": 900 * i}
         seq[src] += 1
         if kind < 0.5:
-            yield Log(**common, message=LOG, unit="server", pid=4100, priority=6, cursor=f"s=0f;i={i:x}")  # type: ignore[arg-type]
+            yield Log(**common, message=LOG, unit="server", pid=4100, priority=6, cursor=f"s=0f;i={i:x}")
         elif kind < 0.55:
-            yield Probe(**common, rung="health", ok=True, ms=1.25, detail="200 OK")  # type: ignore[arg-type]
+            yield Probe(**common, rung="health", ok=True, ms=1.25, detail="200 OK")
         elif kind < 0.6:
-            yield Tokens(**common, ids=[i], text=[" token"])  # type: ignore[arg-type]
+            yield Tokens(**common, ids=[i], text=[" token"])
         else:
             r = rng.randrange(4)
             step[r] += 1
@@ -71,15 +73,15 @@ def events(count: int, rng: random.Random) -> Iterator[Record]:
                 **common, rid=f"request-{r}", step=step[r] - 1, algorithm="autoregressive", batch=[r, 4], base=step[r],
                 root=rng.randrange(49152), path=[0], bonus=rng.randrange(49152), emitted=[rng.randrange(49152)],
                 time=StepTime(verify=9000, commit=12, total=9100), time_domain="host",
-            )  # type: ignore[arg-type]  # fmt: skip
+            )  # fmt: skip
 
 
 def steps(count: int, rng: random.Random) -> Iterator[Record]:
     """A header and `count` steps of one request after another, 500 steps each, about 8 KB a step."""
-    yield header(0)
+    yield header(EPOCH)
     seq = 1
     for i in range(count):
-        t = 1_700_000_000_000_000 + 11_000 * i
+        t = EPOCH + 11_000 * i
         rid, number = f"r{i // 500}", i % 500
         if number == 0:
             yield Request(src="engine/0", seq=seq, t=t, mono=t, rid=rid, prompt_len=20)
@@ -89,7 +91,7 @@ def steps(count: int, rng: random.Random) -> Iterator[Record]:
 
 
 def one_step(rng: random.Random, seq: int, t: int, rid: str, number: int) -> Step:
-    def logs(n: int) -> list[float]:
+    def logs(n: int) -> list[float | None]:
         return [round(-8 * rng.random(), 4) for _ in range(n)]
 
     def ids(n: int) -> list[int]:
@@ -193,7 +195,8 @@ report(n, w2 - w, c2 - c)
 def measure(way: str, path: Path, step: int, rid: str) -> dict[str, float]:
     command = [sys.executable, "-c", PRELUDE + WAYS[way], str(path), str(step), rid]
     result = subprocess.run(command, check=True, capture_output=True, text=True)
-    return json.loads(result.stdout)
+    row: dict[str, float] = json.loads(result.stdout)
+    return row
 
 
 def table(name: str, path: Path, step: int, rid: str, repeat: int) -> None:

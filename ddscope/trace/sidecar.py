@@ -12,6 +12,7 @@ import sys
 import zlib
 from array import array
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -83,15 +84,12 @@ def load(path: Path, fd: int) -> TraceIndex | None:
             checksum = file.readline(_CHECKSUM)
             line = file.readline(_MAX_FRONT)
             front = msgspec.json.decode(line, type=_Front)
-            if not _fits(front, fd):
+            if not _fits(front, fd) or os.fstat(file.fileno()).st_size - file.tell() != _body_size(front):
                 return None
-            body = file.read()
-    except (OSError, *UNREADABLE):
+            index, found = _read_columns(front, file, zlib.crc32(line))
+    except (OSError, EOFError, *UNREADABLE):
         return None
-    if len(body) != _body_size(front) or checksum != b"%08x\n" % zlib.crc32(body, zlib.crc32(line)):
-        return None
-    index = _unpack(front, memoryview(body))
-    return index if _sound(index, front) else None
+    return index if checksum == b"%08x\n" % found and _sound(index, front) else None
 
 
 def _layout() -> str:
@@ -150,33 +148,27 @@ def _body_size(front: _Front) -> int:
     return sum(array(code).itemsize for code in COLUMNS.values()) * front.n + array("I").itemsize * sum(lists)
 
 
-def _unpack(front: _Front, body: memoryview) -> TraceIndex:
+def _read_columns(front: _Front, file: BinaryIO, checksum: int) -> tuple[TraceIndex, int]:
+    """The index, column by column so that memory holds it once, and the checksum continued over its bytes."""
     index = TraceIndex()
     index.source_numbers = Interned(front.sources, nothing="")
     index.rid_numbers = Interned(front.rids)
-    at = 0
-
-    def take(column: array[int], count: int) -> array[int]:
-        nonlocal at
-        size = count * column.itemsize
-        column.frombytes(body[at : at + size])
-        at += size
-        return column
-
-    for name in COLUMNS:
-        take(getattr(index, name), front.n)
-    for name, count in zip(RECORD_KINDS, front.by_kind, strict=True):
-        take(index.by_kind[name], count)
+    columns: list[tuple[array[int], int]] = [(getattr(index, name), front.n) for name in COLUMNS]
+    columns += [(index.by_kind[name], count) for name, count in zip(RECORD_KINDS, front.by_kind, strict=True)]
     for number, count in front.steps_of:
-        if not 0 <= number < len(front.rids):
-            return TraceIndex()
-        index.steps_of[front.rids[number]] = take(array("I"), count)
+        rows = (
+            index.steps_of.setdefault(front.rids[number], array("I")) if 0 <= number < len(front.rids) else array("I")
+        )
+        columns.append((rows, count))
+    for column, count in columns:
+        column.fromfile(file, count)
+        checksum = zlib.crc32(column, checksum)
     for number, values in enumerate(zip(front.received, front.dropped, front.earlier, front.last_seq, strict=False)):
         index.received[number], index.dropped[number], index.earlier[number], last = values
         if last >= 0:
             index.last_seq[number] = last
     index.n, index.end = front.n, front.end
-    return index
+    return index, checksum
 
 
 def _sound(index: TraceIndex, front: _Front) -> bool:
@@ -192,7 +184,7 @@ def _sound(index: TraceIndex, front: _Front) -> bool:
         and _within(index.rid, -1, len(front.rids))
         and _within(index.length, 0, index.end + 1)
         and _within(index.offset, 0, index.end + 1)
-        and all(_within(rows, 0, n) for rows in (*index.by_kind.values(), *index.steps_of.values()))
+        and all(not rows or max(rows) < n for rows in (*index.by_kind.values(), *index.steps_of.values()))
     )
 
 
