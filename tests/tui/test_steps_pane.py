@@ -202,7 +202,7 @@ async def test_a_request_tells_cursor_name_question_tau_and_state() -> None:
         lines = lines_of(await at(pilot))
         assert lines[1].startswith("▸ r1") and "What is a hash table? [/INST]" in lines[1] and "2.94" in lines[1]
         assert lines[1].rstrip().endswith("!")
-        assert "three ␛[31mrivers" in lines[2] and lines[2].endswith("‼✓")
+        assert "three ␛[31mrivers" in lines[2] and lines[2].endswith("!!✓")
         assert lines[3].startswith("  chat…9d0") and lines[3].endswith("✗") and "…" in lines[3]
 
 

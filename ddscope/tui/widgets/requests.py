@@ -17,7 +17,7 @@ from ddscope.tui.widgets.pane import Piece
 
 RID_WIDEST = 8
 STATE_MARKS = {"open": " ", "finished": "✓", "error": "✗"}
-SEVERITY_MARKS = {"critical": "‼", "high": "!", "warning": "!", "info": "·"}
+SEVERITY_MARKS = {"critical": "!!", "high": "!", "warning": "!", "info": "·"}
 
 
 class RequestList(Listing):
@@ -146,6 +146,6 @@ class RequestList(Listing):
         ink: dict[str, Style] = {"critical": palette.bad, "high": palette.high, "warning": palette.warn}
         state = {"open": palette.muted, "finished": palette.good, "error": palette.bad}[row.state]
         return [
-            (" " + SEVERITY_MARKS.get(severity, " "), ink.get(severity, palette.muted)),
+            (f"{SEVERITY_MARKS.get(severity, ''):>2}", ink.get(severity, palette.muted)),
             (STATE_MARKS[row.state], state),
         ]

@@ -42,7 +42,7 @@ def outline(view: TreeView, shown: Shown) -> OutlineLayout:
 
 def mark(node: NodeView) -> str:
     """The verdict as one character, so that it does not hang on colour."""
-    return "✓" if node.verdict.accepted else "▶" if node.index == 0 else "·"
+    return "✓" if node.verdict.accepted else "●" if node.index == 0 else "·"
 
 
 def _text(view: TreeView, shown: Shown, key: int) -> str:
