@@ -7,10 +7,10 @@ invariants that the loss broke.
 from __future__ import annotations
 
 import os
-import socket
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from ddscope import __version__
 from ddscope.model import FORMAT, VERSION, Footer, Gap, Header, Producer, Record
@@ -32,8 +32,7 @@ SOURCE = "recover"
 _BATCH = 1 << 20
 
 
-@dataclass
-class RecoverReport:
+class RecoverReport(msgspec.Struct):
     """What became of a file. kept: records copied; unknown, odd: those of them whose type this version does not know,
     and those whose fields do not fit their type.
 
@@ -46,7 +45,7 @@ class RecoverReport:
     kept: int = 0
     unknown: int = 0
     odd: int = 0
-    lost: list[Problem] = field(default_factory=list)
+    lost: list[Problem] = []
     lost_bytes: int = 0
     gaps: int = 0
     header_made: bool = False
@@ -120,7 +119,7 @@ def _made_header() -> Header:
         version=version,
         min_reader=f"{VERSION[0]}.0",
         producer=Producer("ddscope recover", __version__),
-        host=socket.gethostname(),
+        host=os.uname().nodename,
     )
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(msgspec.Struct, frozen=True):
     """One thing that is wrong. offset: byte of the line it is told at; record: its number, None when there is none."""
 
     offset: int
@@ -14,8 +13,7 @@ class Problem:
     text: str
 
 
-@dataclass
-class Report:
+class Report(msgspec.Struct):
     """What `verify` found. Problems are in file order and each one is told, however many there are.
 
     records: whole lines, damaged and unknown ones included.    finished: the last line is a footer.
@@ -23,13 +21,13 @@ class Report:
     """
 
     path: str
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[Problem] = []
     records: int = 0
     size: int = 0
     unknown: int = 0
     damaged: int = 0
     finished: bool = False
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = []
 
     @property
     def ok(self) -> bool:

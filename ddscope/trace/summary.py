@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import msgspec
@@ -18,8 +17,7 @@ from ddscope.trace.file import TraceFile
 from ddscope.trace.index import KIND, TRUNCATED, TraceIndex
 
 
-@dataclass
-class StageTime:
+class StageTime(msgspec.Struct):
     """One stage over all steps that time it, µs."""
 
     steps: int = 0
@@ -31,8 +29,7 @@ class StageTime:
         return self.total_us / self.steps if self.steps else 0.0
 
 
-@dataclass
-class RequestStats:
+class RequestStats(msgspec.Struct):
     """One request. tau: mean of accepted + 1 over its steps, None without a step that tells.
 
     seconds: from its `request` record to its last step or finish; tokens_per_s: `emitted` over these.
@@ -49,8 +46,7 @@ class RequestStats:
     tokens_per_s: float | None = None
 
 
-@dataclass
-class Stats:
+class Stats(msgspec.Struct):
     """What a trace holds. curve[d - 1] = share of steps that accepted at least d drafted tokens, of those that tell.
 
     tau: mean emitted per target forward (accepted + bonus).    active_s: time in which at least one request was open.
@@ -60,29 +56,29 @@ class Stats:
     path: str
     size: int = 0
     records: int = 0
-    types: dict[str, int] = field(default_factory=dict)
-    unknown_types: dict[str, int] = field(default_factory=dict)
+    types: dict[str, int] = {}
+    unknown_types: dict[str, int] = {}
     damaged: int = 0
     torn_bytes: int = 0
     finished: bool = False
     seconds: float = 0.0
     active_s: float = 0.0
-    requests: list[RequestStats] = field(default_factory=list)
+    requests: list[RequestStats] = []
     steps: int = 0
     truncated: int = 0
     emitted: int = 0
     tau: float | None = None
     tokens_per_s: float | None = None
-    curve: list[float] = field(default_factory=list)
+    curve: list[float] = []
     curve_steps: int = 0
-    stages: dict[str, StageTime] = field(default_factory=dict)
-    sources: dict[str, dict[str, int]] = field(default_factory=dict)
+    stages: dict[str, StageTime] = {}
+    sources: dict[str, dict[str, int]] = {}
     dropped: int = 0
-    gaps: dict[str, int] = field(default_factory=dict)
+    gaps: dict[str, int] = {}
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain JSON values, with the mean of each stage."""
-        plain = asdict(self)
+        plain: dict[str, Any] = msgspec.to_builtins(self)
         for name, stage in self.stages.items():
             plain["stages"][name]["mean_us"] = stage.mean_us
         return plain
