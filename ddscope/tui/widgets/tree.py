@@ -181,8 +181,9 @@ class DraftTree(LinePane):
         if view.accepted is not None and len(view.nodes) > 1:
             said += f" · {view.accepted} of {len(view.nodes) - 1:,} accepted"
         self.border_title = Content(said)
+        taken, left = ("✓", "·") if self.outline else ("━", "─")
         self.border_subtitle = Content.assemble(
-            ("━ accepted", "bold $success"), "  ", ("◆ bonus", "bold $warning"), "  ", "─ not accepted"
+            (f"{taken} accepted", "bold $success"), "  ", ("◆ bonus", "bold $warning"), "  ", f"{left} not accepted"
         )
 
     def drawing(self) -> TreeLayout:
@@ -275,7 +276,7 @@ class DraftTree(LinePane):
             parts.append(f"← {left}")
         if (right := layout.width - left - width) > 0:
             deeper = sum(x >= left + width for x in layout.columns)
-            parts.append(f"{deeper} deeper →" if deeper else f"{right} more →")
+            parts.append("→" if self.outline else f"{deeper} deeper →" if deeper else f"{right} more →")
         if top:
             parts.append(f"↑ {top}")
         if (below := len(layout.rows) + len(self._notes) - top - room) > 0:

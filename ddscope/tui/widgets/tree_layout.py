@@ -16,7 +16,7 @@ from ddscope.tui.widgets.tree_fold import BONUS, Shown
 
 BRANCH = 3  # cells before a column: the branch, a dash, a space
 NARROWEST = 3  # a column never gets narrower, so that short tokens do not make the picture jump
-FORMS = ((4, 32), (4, 22), (4, 16), (3, 16), (3, 12), (3, 9))
+FORMS = ((4, 32), (4, 22), (4, 16), (3, 16), (3, 12), (3, 9), (3, 7))
 """Gap between columns, and cells of the widest token: the first with which the tree fits is taken, else the last."""
 LEAF_WIDEST = 40  # cells; nothing follows a leaf on its row
 SLACK = 6  # cells by which a column may be wider than needed before it shrinks, again against jumping
