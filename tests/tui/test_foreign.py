@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
-from tree_hostile import HOSTILE, texts
 
 from ddscope.tui import foreign
+from tests.tui.tree_hostile import HOSTILE, texts
 
 
 @settings(deadline=None, max_examples=200)

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from textual.pilot import Pilot
-from tree_hostile import trees
-from trees import Host, lines_of, make_tree, real_trees
 
 from ddscope.session.views import Curve, TreeView
 from ddscope.tui import foreign
 from ddscope.tui.theme import palette
 from ddscope.tui.widgets.curve import DepthCurve, large_curve, share_bar, small_curve
 from ddscope.tui.widgets.node import NodeInspector, inspect, number
+from tests.tui.tree_hostile import trees
+from tests.tui.trees import Host, lines_of, make_tree, real_trees
 
 DARK = palette("ddscope-dark")
 REAL = Curve(33, (30, 20, 7, 3, 3, 1))

@@ -10,10 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from test_node_pane import REAL as CURVE
-from test_steps_pane import REQUESTS, real_rows, row
-from test_text_pane import real_runs
-from trees import Host, make_tree, real_trees
 
 from ddscope.session.views import Curve
 from ddscope.tui.widgets.curve import DepthCurve
@@ -21,6 +17,10 @@ from ddscope.tui.widgets.node import NodeInspector
 from ddscope.tui.widgets.requests import RequestList
 from ddscope.tui.widgets.steps import StepList
 from ddscope.tui.widgets.text import GeneratedText
+from tests.tui.test_node_pane import REAL as CURVE
+from tests.tui.test_steps_pane import REQUESTS, real_rows, row
+from tests.tui.test_text_pane import real_runs
+from tests.tui.trees import Host, make_tree, real_trees
 
 Compare = Callable[..., bool]
 THEMES = [("ddscope-dark", False), ("ddscope-light", False), ("ddscope-dark", True)]

@@ -8,12 +8,12 @@ from typing import Any, overload
 
 import pytest
 from textual.pilot import Pilot
-from trees import Host, lines_of
 
 from ddscope.session.rows import Rows
 from ddscope.session.views import RequestRow, StepRow
 from ddscope.tui.widgets.requests import RequestList
 from ddscope.tui.widgets.steps import StepList, bar, milliseconds
+from tests.tui.trees import Host, lines_of
 
 REAL = (5, 2, 1, 2, 1, 2, 0, 2, 1, 3, 0, 1, 2, 1, 2, 1, 2, 2, 1, 0, 2, 2, 5, 2, 3, 1, 1, 3, 2, 1, 3, 2, 6)
 """Accepted tokens of the 33 steps of a real run."""

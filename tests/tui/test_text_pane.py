@@ -7,14 +7,14 @@ from typing import Any, Literal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from textual.pilot import Pilot
-from tree_hostile import texts
-from trees import Host, lines_of, real_trees
 
 from ddscope.session.tokens import NEWLINE
 from ddscope.session.views import TextRun
 from ddscope.tui import foreign
 from ddscope.tui.widgets.text import GeneratedText
 from ddscope.tui.widgets.text_flow import Flow
+from tests.tui.tree_hostile import texts
+from tests.tui.trees import Host, lines_of, real_trees
 
 
 def run(text: str, kind: Literal["prompt", "root", "accepted", "bonus", "gap"], step: int | None = None) -> TextRun:

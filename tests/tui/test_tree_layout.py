@@ -8,8 +8,6 @@ import unicodedata
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tree_hostile import trees
-from trees import make_tree, real_trees
 
 from ddscope.session.views import TreeView
 from ddscope.tui import foreign
@@ -18,6 +16,8 @@ from ddscope.tui.widgets.tree_fold import BONUS, Folding, fold
 from ddscope.tui.widgets.tree_layout import TreeLayout, sentence
 from ddscope.tui.widgets.tree_outline import outline
 from ddscope.tui.widgets.tree_paint import Painter, foot, notes
+from tests.tui.tree_hostile import trees
+from tests.tui.trees import make_tree, real_trees
 
 DARK = palette("ddscope-dark")
 ALL = Folding(None)

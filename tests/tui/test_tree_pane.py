@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from textual.pilot import Pilot
-from trees import Host, lines_of, make_tree, real_trees
 
 from ddscope.session.views import TreeView
 from ddscope.tui.widgets.tree import DraftTree
 from ddscope.tui.widgets.tree_fold import BONUS
+from tests.tui.trees import Host, lines_of, make_tree, real_trees
 
 STEP = 24  # "table" → ", the hash", then the bonus "code"
 

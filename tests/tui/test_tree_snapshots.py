@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from trees import Host, make_tree, real_trees
 
 from ddscope.session.views import TreeView
 from ddscope.tui.widgets.tree import DraftTree
+from tests.tui.trees import Host, make_tree, real_trees
 
 Compare = Callable[..., bool]
 

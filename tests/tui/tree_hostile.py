@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from hypothesis import strategies as st
-from trees import make_tree
 
 from ddscope.session.views import TreeView
+from tests.tui.trees import make_tree
 
 MARKUP = ("[/INST]", "[bold]x[/bold]", "[/", "\\[", "$primary", "@click=app.quit", "━", "│", "a b", " ", "   ", "")
 CONTROL = ("\x1b[31mred", "\x1b]0;title\x07", "\t", "\n", "\r\n", "\x00", "\x7f", "\x9b31m", "\ud800")

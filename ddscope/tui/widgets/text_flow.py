@@ -29,7 +29,7 @@ class Bit:
 
 
 class Flow:
-    """Lines of at most `width` cells; the mark of a newline may hang over by one. A text that grows costs what is new."""
+    """Lines of at most `width` cells; the mark of a newline may hang over. A text that grows costs what is new."""
 
     def __init__(self, width: int) -> None:
         self.width = max(width, 4)
