@@ -1,166 +1,221 @@
-"""A log file as it grows: `tail -F`, with rotation, truncation and lines that are not there yet. One thread."""
+"""Follow a log file as `tail -F` does: over rotation, truncation and a file that is not there yet.
+
+One thread looks at the file a few times a second; nothing in the standard library tells of changes in another way.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import os
+import stat
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Literal
 
-from ddscope.model import Log
-from ddscope.sources.lines import LONGEST, LogLines, as_text, clocks, priority_of, stamp_of
+from ddscope.sources.entries import Entries
 
-POLL_S = 0.1
-READ = 1 << 18
+State = Literal["waiting", "following", "failed"]
+LOOK_S = 0.1
+MAX_LINE = 48 << 10  # where journald cuts, too
+UNFINISHED_S = 1.0  # a line without its end is shown after so long, as partial: it may be somebody's last words
+LINGER_S = 5.0  # a rotated file is still read for so long: its writer may not have noticed
+READ = 1 << 20
+MARK = 64  # bytes before our place that must still be the same, else the file was written anew
+
+
+class _Open:
+    """One opened file: its place, the line that has begun."""
+
+    def __init__(self, fd: int) -> None:
+        info = os.fstat(fd)
+        self.fd = fd
+        self.id = (info.st_dev, info.st_ino)
+        self.at = 0
+        self.rest = b""
+        self.rest_since = 0.0
+        self.mark = b""
+        self.until = float("inf")
+
+    def begin_at(self, offset: int) -> None:
+        """Leave out what is before."""
+        self.at = offset
+        self.mark = os.pread(self.fd, min(MARK, offset), max(0, offset - MARK))
+
+    def read(self, size: int) -> bytes:
+        """The next bytes, b"" when there are none now."""
+        data = os.pread(self.fd, size, self.at)
+        if data:
+            self.at += len(data)
+            self.mark = (self.mark + data)[-MARK:]
+        return data
+
+    def was_rewritten(self) -> bool:
+        """Whether what we read last is no longer there: the file was cut, or cut and filled again."""
+        return os.pread(self.fd, len(self.mark), self.at - len(self.mark)) != self.mark
 
 
 class LogFileSource:
-    """Records of one log file. `state` is connecting (not there yet), connected or lost; `reason` says why.
+    """`log` records of one file, src `log/<name>`. `state`: waiting (for the file), following, failed; `reason`: why.
 
-    path: the file; it may come later, be rotated or truncated. sink: gets batches of whole encoded lines, on this
-    source's thread. last: how many lines that are there already are told (None: all).
-    A line is told when its newline has come; what is left without one is told, as partial, when the source stops.
+    path: may not exist yet. sink: gets batches of whole encoded lines, on this source's thread. lines: how many of the
+    file's last lines to begin with, None for all of them.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], sink: Callable[[bytes], object], *, last: int | None = None
+        self,
+        path: str | os.PathLike[str],
+        sink: Callable[[bytes], object],
+        *,
+        lines: int | None = 1000,
+        name: str | None = None,
     ) -> None:
         self.path = Path(path)
-        self.state: Literal["connecting", "connected", "lost"] = "connecting"
-        self.reason = f"{self.path} is not there yet."
-        self._lines = LogLines(f"log/{self.path.name}", sink)
-        self._last = last
-        self._rest = b""
-        self._stamp: int | None = None
-        self._stop = threading.Event()
+        self.state: State = "waiting"
+        self.reason = f"{self.path} has not been looked at yet."
+        self._sink = sink
+        self._lines = lines
+        self._entries = Entries(f"log/{name or self.path.name}")
+        self._file: _Open | None = None
+        self._old: _Open | None = None
+        self._begun = False
+        self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
+    @property
+    def received(self) -> int:
+        """Records handed on."""
+        return self._entries.seq
+
     def start(self) -> None:
-        """Follow the file in the background."""
-        self._thread = threading.Thread(target=self._run, name=f"log {self.path.name}", daemon=True)
+        """Follow in the background."""
+        self._thread = threading.Thread(target=self._run, name=f"source {self._entries.src}", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Read to the end, tell what is left, and end the thread."""
-        self._stop.set()
+        """End. A line without its end is handed on as partial."""
+        self._stopped.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
     def _run(self) -> None:
-        file: BinaryIO | None = None
         try:
-            while True:
-                stopping = (
-                    self._stop.is_set()
-                )  # looked at before reading, so that nothing written before stop is missed
-                if file is None:
-                    file = self._open()
+            while not self._stopped.is_set():
+                more = self.look()
+                self._stopped.wait(0 if more else LOOK_S)
+            for file in (self._old, self._file):
                 if file is not None:
-                    file = self._follow(file)
-                self._lines.flush()
-                if stopping:
-                    break
-                self._stop.wait(POLL_S)
-            self._tell_rest()
-            self._lines.flush()
-        finally:
-            if file is not None:
-                file.close()
+                    self._drain(file)
+                    self._close(file)
+            self._flush()
+        except Exception as error:  # the sink could not take it
+            self.state, self.reason = "failed", f"Lines of {self.path} cannot be kept: {error}"
 
-    def _open(self) -> BinaryIO | None:
+    def look(self) -> bool:
+        """One look at the file: hand on what is new. True when there may be more at once."""
+        more = False
         try:
-            file = self.path.open("rb")
-            if self._last is not None:
-                _skip_to_last(file, self._last)
-        except FileNotFoundError:
-            return None
+            if self._old is not None:
+                self._read(self._old)
+                if time.monotonic() > self._old.until:
+                    self._close(self._old)
+                    self._old = None
+            self._follow_name()
+            if self._file is not None:
+                more = self._read(self._file)
         except OSError as error:
-            self.state, self.reason = "lost", f"{self.path} cannot be read: {error.strerror}."
-            return None
-        self.state, self.reason = "connected", f"Following {self.path}."
-        self._last = None  # after a rotation, everything in the new file is new
-        return file
+            self.state, self.reason = "failed", f"{self.path} cannot be read: {error.strerror or error}."
+        self._flush()
+        return more
 
-    def _follow(self, file: BinaryIO) -> BinaryIO | None:
-        """Read what is new; None when another file is at the path now."""
+    def _follow_name(self) -> None:
+        """Open what the name stands for now, when that is not what is open."""
         try:
-            self._read(file)
-            if os.fstat(file.fileno()).st_size < file.tell():
-                self._tell_rest()
-                self._lines.gap("cursor_lost")
-                file.seek(0)
-                self._read(file)
-            if not self._stop.is_set() and self._replaced(file):
-                self._read(file)  # what came between the last read and the rotation
-                self._tell_rest()
-                file.close()
-                return None
-        except OSError as error:
-            self.state, self.reason = "lost", f"{self.path} cannot be read any more: {error.strerror}."
-            with contextlib.suppress(OSError):
-                file.close()
-            return None
-        return file
-
-    def _replaced(self, file: BinaryIO) -> bool:
-        try:
-            now = self.path.stat()
+            info = os.stat(self.path)
         except FileNotFoundError:
-            return False  # removed and not there again yet: the open file may still grow
-        here = os.fstat(file.fileno())
-        return (now.st_dev, now.st_ino) != (here.st_dev, here.st_ino)
+            if self._file is None:
+                self.state, self.reason = "waiting", f"{self.path} does not exist yet."
+            return  # rotated, the new one is not there yet: go on with the old
+        if self._file is not None and (info.st_dev, info.st_ino) == self._file.id:
+            return
+        if not stat.S_ISREG(info.st_mode):
+            self.state, self.reason = "failed", f"{self.path} is not a regular file."
+            return
+        new = _Open(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+        if self._file is not None:
+            self._drain(self._file)
+            if self._old is not None:
+                self._close(self._old)
+            self._old = self._file
+            self._old.until = time.monotonic() + LINGER_S
+        elif not self._begun and self._lines is not None:
+            new.begin_at(start_of_last_lines(new.fd, self._lines))
+        self._begun = True
+        self._file = new
+        self.state, self.reason = "following", ""
 
-    def _read(self, file: BinaryIO) -> None:
-        while data := file.read(READ):
-            *whole, self._rest = (self._rest + data).split(b"\n")
-            for line in whole:
-                self._tell(line, ended=True)
-            while len(self._rest) > LONGEST:
-                piece, self._rest = self._rest[:LONGEST], self._rest[LONGEST:]
-                self._tell(piece, ended=False)
-            self._lines.flush()
+    def _read(self, file: _Open) -> bool:
+        if file.mark and file.was_rewritten():
+            self._unfinished(file)
+            self._entries.gap(
+                "cursor_lost"
+            )  # what was between our place and the cut is gone, and may have been something
+            file.at, file.mark = 0, b""
+        data = file.read(READ)
+        if data:
+            self._cut(file, data)
+        elif file.rest and time.monotonic() - file.rest_since > UNFINISHED_S:
+            self._unfinished(file)
+        return len(data) == READ
 
-    def _tell_rest(self) -> None:
-        if self._rest:
-            rest, self._rest = self._rest, b""
-            self._tell(rest, ended=False)
+    def _cut(self, file: _Open, data: bytes) -> None:
+        *lines, rest = (file.rest + data).split(b"\n")
+        for line in lines:
+            while len(line) > MAX_LINE:
+                self._entries.log(line[:MAX_LINE], partial=True)
+                line = line[MAX_LINE:]
+            self._entries.log(line)
+        while len(rest) > MAX_LINE:
+            self._entries.log(rest[:MAX_LINE], partial=True)
+            rest = rest[MAX_LINE:]
+        file.rest, file.rest_since = rest, time.monotonic()
 
-    def _tell(self, line: bytes, *, ended: bool) -> None:
-        line = line.removesuffix(b"\r") if ended else line
-        pieces = [line[i : i + LONGEST] for i in range(0, len(line), LONGEST)] or [b""]
-        now, mono = clocks()
-        # Lines without a time (a traceback) belong to the one before them.
-        self._stamp = stamp_of(line) or self._stamp
-        t = self._stamp or now
-        for number, piece in enumerate(pieces, 1):
-            partial = True if number < len(pieces) or not ended else None
-            priority = priority_of(line) if number == 1 else None
-            self._lines.add(
-                lambda seq, piece=piece, partial=partial, priority=priority: Log(  # type: ignore[misc]
-                    src=self._lines.src,
-                    seq=seq,
-                    t=t,
-                    mono=mono,
-                    message=as_text(piece),
-                    unit=self.path.name,
-                    priority=priority,
-                    partial=partial,
-                )
-            )
+    def _drain(self, file: _Open) -> None:
+        while self._read(file):
+            self._flush()
+
+    def _unfinished(self, file: _Open) -> None:
+        if file.rest:
+            self._entries.log(file.rest, partial=True)
+            file.rest = b""
+
+    def _close(self, file: _Open) -> None:
+        self._unfinished(file)
+        os.close(file.fd)
+
+    def _flush(self) -> None:
+        batch = self._entries.take()
+        if batch:
+            self._sink(batch)
 
 
-def _skip_to_last(file: BinaryIO, count: int) -> None:
-    """Put the file's position before its last `count` whole lines, reading from the end."""
-    end = file.seek(0, os.SEEK_END)
-    found, at, tail = 0, end, b""
-    while at > 0 and found <= count:
-        step = min(READ, at)
-        at -= step
-        file.seek(at)
-        tail = file.read(step) + tail
-        found = tail.count(b"\n")
-    lines = tail.split(b"\n")
-    keep = b"\n".join(lines[-count - 1 :]) if count else lines[-1]
-    file.seek(end - len(keep))
+def start_of_last_lines(fd: int, lines: int, block: int = 64 << 10) -> int:
+    """Offset at which the last `lines` lines of the file begin; a line without its end counts as one."""
+    at = os.fstat(fd).st_size
+    if lines <= 0:
+        return at
+    found = 0
+    end = at
+    while at > 0:
+        size = min(block, at)
+        at -= size
+        data = os.pread(fd, size, at)
+        if at + size == end and data.endswith(b"\n"):
+            data = data[:-1]  # the end of the last line, not the beginning of another
+        newline = data.rfind(b"\n")
+        while newline >= 0:
+            found += 1
+            if found == lines:
+                return at + newline + 1
+            newline = data.rfind(b"\n", 0, newline)
+    return 0
