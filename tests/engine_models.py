@@ -61,7 +61,7 @@ def drafter_config(**changes: Any) -> dict[str, Any]:
 
 
 def stack_tensors(config: dict[str, Any], prefix: str, *, qk_norm: bool) -> dict[str, Tensor]:
-    """Random tensors of all layers; wide enough that logits differ clearly, so that equality of tokens means something."""
+    """Random tensors of all layers, wide enough that logits differ clearly: else equal tokens would mean little."""
     hidden, inner, dim = config["hidden_size"], config["intermediate_size"], config["head_dim"]
     wide, narrow = config["num_attention_heads"] * dim, config["num_key_value_heads"] * dim
     tensors: dict[str, Tensor] = {}

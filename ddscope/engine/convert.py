@@ -82,8 +82,7 @@ def default_target(progress: Progress | None = None) -> Path:
 def convert(gguf: Path, folder: Path, progress: Progress | None = None) -> None:
     """Write the model of a Llama-family GGUF file into an existing folder, in Hugging Face's layout.
 
-    Weights are written in bfloat16. Raises EngineError when the file is of another family or has a tensor that it should
-    not have.
+    Weights are written in bfloat16. Raises EngineError when the file is of another family or has a tensor too many.
     """
     from gguf import GGUFReader
     from gguf.quants import dequantize

@@ -1,4 +1,4 @@
-"""Model folders that fit, and folders that do not: each is refused in one sentence with the names and numbers that disagree."""
+"""Model folders that fit, and folders that do not: those are refused in one sentence, with names and numbers."""
 
 from __future__ import annotations
 
