@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -30,7 +31,7 @@ class StageTime(msgspec.Struct):
 
 
 class RequestStats(msgspec.Struct):
-    """One request. tau: mean of accepted + 1 over its steps, None without a step that tells.
+    """One request. tau: mean emitted over its steps, None without a step that tells.
 
     seconds: from its `request` record to its last step or finish; tokens_per_s: `emitted` over these.
     """
@@ -49,7 +50,7 @@ class RequestStats(msgspec.Struct):
 class Stats(msgspec.Struct):
     """What a trace holds. curve[d - 1] = share of steps that accepted at least d drafted tokens, of those that tell.
 
-    tau: mean emitted per target forward (accepted + bonus).    active_s: time in which at least one request was open.
+    tau: mean emitted per target forward.    active_s: time in which at least one request was open.
     sources: emitted, received, dropped.    gaps: how many gap records of each reason.
     """
 
@@ -142,8 +143,7 @@ def _count_requests(result: Stats, trace: TraceFile) -> list[tuple[int, int]]:
         one = of.setdefault(rid, RequestStats(rid))
         one.steps = len(rows)
         one.emitted = sum(index.emitted[row] for row in rows if index.emitted[row] > 0)
-        told = [index.accepted[row] + 1 for row in rows if index.accepted[row] >= 0]
-        one.tau = sum(told) / len(told) if told else None
+        one.tau = _tau(index, rows)
         begins.setdefault(rid, index.t[rows[0]])
         ends[rid] = index.t[rows[-1]]
     for row in index.by_kind["finish"]:
@@ -170,11 +170,18 @@ def _count_steps(result: Stats, index: TraceIndex) -> None:
     told = accepted.total()
     result.curve_steps = told
     if told:
-        result.tau = sum((depth + 1) * count for depth, count in accepted.items()) / told
+        result.tau = _tau(index, rows)
         at_least = told
         for depth in range(max(accepted)):
             at_least -= accepted[depth]
             result.curve.append(at_least / told)
+
+
+def _tau(index: TraceIndex, rows: Sequence[int]) -> float | None:
+    """Mean emitted per step, over the steps that tell: what was cut off at the end of a text was not emitted."""
+    counts = (index.emitted[row] if index.emitted[row] >= 0 else index.accepted[row] + 1 for row in rows)
+    told = [count for row, count in zip(rows, counts, strict=True) if max(index.emitted[row], index.accepted[row]) >= 0]
+    return sum(told) / len(told) if told else None
 
 
 def _count_stages(result: Stats, trace: TraceFile) -> None:

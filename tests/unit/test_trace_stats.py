@@ -20,7 +20,7 @@ def test_the_sample_is_counted(tmp_path: Path) -> None:
     assert (got.records, got.size, got.torn_bytes, got.finished, got.damaged) == (20, len(data) + 11, 11, True, 0)
     assert got.types["step"] == 3 and sum(got.types.values()) == 20
     assert (got.steps, got.truncated, got.emitted) == (3, 1, 6)
-    assert got.tau == pytest.approx((3 + 1 + 2) / 3)
+    assert got.tau == pytest.approx((3 + 1 + 1) / 3)  # the last step accepted one and its bonus was cut off
     assert got.curve == pytest.approx([2 / 3, 1 / 3]) and got.curve_steps == 3
     assert {name: (one.steps, one.total_us, one.mean_us) for name, one in got.stages.items()} == {
         "draft": (3, 300, 100), "build": (3, 60, 20), "mask": (3, 15, 5), "verify": (3, 2700, 900),
