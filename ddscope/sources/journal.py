@@ -57,7 +57,7 @@ class _Resume:
 
 
 class JournalSource:
-    """`log` records of a unit, src `journal/<unit>`. `state`: waiting (no entry yet), following or failed; `reason`: why.
+    """`log` records of a unit, src `journal/<unit>`. `state`: waiting (for an entry), following, failed; `reason`: why.
 
     unit: as systemd names it. sink: gets batches of whole encoded lines, on this source's thread. lines: how many of
     the entries there are to begin with, or "all". cursor: go on after this entry instead. options: more options of

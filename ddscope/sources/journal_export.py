@@ -1,7 +1,7 @@
 """The Journal Export Format: bytes of `journalctl -o export` to entries. Pure.
 
-A field is `NAME=value\\n`, or `NAME\\n`, the value's length in 8 bytes, little-endian, the value, `\\n`. An empty line ends
-an entry. Values are cut by their length, never searched for an end (systemd.io/JOURNAL_EXPORT_FORMATS).
+A field is `NAME=value\\n`, or `NAME\\n`, the value's length in 8 bytes, little-endian, the value, `\\n`. An empty line
+ends an entry. Values are cut by their length, never searched for an end (systemd.io/JOURNAL_EXPORT_FORMATS).
 """
 
 from __future__ import annotations
