@@ -128,10 +128,9 @@ class AcceptCurve(Detector):
         target = step.target
         if greedy and target is not None and step.emitted is not None:
             choices = target.ids
-            if min(path) >= 0 and max(path) < len(choices):
+            if max(path) < len(choices) and path[0] == 0:
                 self._greedy += 1
-                own = [choices[node] for node in path]
-                self._own += own[: len(step.emitted)] == step.emitted
+                self._own += [choices[node] for node in path][: len(step.emitted)] == step.emitted
 
     def findings(self) -> Iterable[Finding]:
         if not self._all.steps:

@@ -8,10 +8,17 @@ and "sees everything before it" are the same rows. The run's kind is what all ba
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import repeat
+from operator import add, le, or_
 
 from ddscope.diagnose.words import listed, plural
 from ddscope.model import Step, Tree
 
+TABLE = 1025
+TOKEN_BITS = 40
+_PARENT_KEYS = [node << TOKEN_BITS for node in range(TABLE)]
+_BITS = [1 << node for node in range(1, TABLE)]
+"""Made once: shifting for every node of every step is most of what the checks would cost."""
 MAX_BITS = (1 << 4096) - 1
 """Nodes looked at when a bad row is put in words."""
 
@@ -56,46 +63,58 @@ def audit(step: Step, greedy: bool) -> Audit | None:
     if tree is None:
         return None
     result = Audit()
-    positions, mask, parents = tree.positions, tree.mask, tree.parents
-    base = step.base
-    if base is None:
-        base = positions[0] if positions else 0  # a shift of everything cannot be seen then
-    expected, rows = closure(parents, base)
-    if len(rows) != len(parents) + 1 or len(tree.tokens) != len(parents):
+    parents, tokens = tree.parents, tree.tokens
+    size = len(parents)
+    if len(tokens) != size or (size and (min(parents) < 0 or not all(map(le, parents, range(size))))):
         result.problems.append(_broken_structure(tree))
         return result  # the rest would only say the same in other words
-    edges = set(zip(parents, tree.tokens, strict=True))
-    if len(edges) != len(parents):
-        result.problems.append(_duplicates(tree))
-    if len(parents) > tree.budget:
-        text = f"{plural(len(parents), 'node')} for a budget of {tree.budget:,}"
+    if len(edge_keys(parents, tokens)) != size:
+        result.problems.extend(_duplicates(tree))
+    if size > tree.budget:
+        text = f"{plural(size, 'node')} for a budget of {tree.budget:,}"
         result.problems.append(problem("structure", "structure.budget", text))
-    if positions is not None:
+    if tree.positions is not None:
         result.positions = True
-        if positions != expected:
-            result.problems.append(classify_positions(positions, expected))
-    if mask is not None:
+        base = step.base
+        if base is None and tree.positions:
+            base = tree.positions[0]  # a shift of everything cannot be seen then
+        if not sound_positions(tree.positions, parents, base):
+            result.problems.append(classify_positions(tree.positions, closure(parents, base or 0)[0]))
+    if tree.mask is not None:
         result.mask = True
-        _check_mask(mask, rows, parents, result)
+        _check_mask(tree.mask, parents, result)
     if step.path is not None:
-        _check_path(step, tree, edges, greedy, result)
+        _check_path(step, tree, greedy, result)
     return result
 
 
+def edge_keys(parents: list[int], tokens: list[int]) -> set[int]:
+    """A number for each (parent, token): fewer than nodes where siblings share a token, or where numbers collide."""
+    shifted = _PARENT_KEYS if len(parents) < TABLE else [node << TOKEN_BITS for node in range(len(parents))]
+    return set(map(add, map(shifted.__getitem__, parents), tokens))
+
+
+def sound_positions(positions: list[int], parents: list[int], base: int | None) -> bool:
+    """Whether the root's position is base, and every other one its parent's + 1. Parents must come first."""
+    if len(positions) != len(parents) + 1 or positions[0] != base:
+        return False
+    return positions[1:] == [positions[parent] + 1 for parent in parents]
+
+
+def sound_mask(given: list[int], parents: list[int]) -> bool:
+    """Whether every row is its parent's and the node's own bit: the ancestor closure. Parents must come first."""
+    if len(given) != len(parents) + 1 or given[0] != 1:
+        return False
+    bits = _BITS if len(parents) < TABLE else [1 << node for node in range(1, len(given))]
+    return given[1:] == list(map(or_, map(given.__getitem__, parents), bits))
+
+
 def closure(parents: list[int], base: int) -> tuple[list[int], list[int]]:
-    """Sound positions and mask rows (bit sets), [n + 1] each, root first; shorter when a parent does not come first."""
+    """Sound positions and mask rows (bit sets), [n + 1] each, root first. Parents must come first."""
     positions, rows = [base], [1]
-    if parents and min(parents) < 0:
-        return positions, rows
-    bit = 1
-    add_position, add_row = positions.append, rows.append
-    try:
-        for parent in parents:
-            bit <<= 1
-            add_position(positions[parent] + 1)
-            add_row(rows[parent] | bit)
-    except IndexError:  # cheaper than looking at every parent: this runs for every step of every run
-        pass
+    for node, parent in enumerate(parents, 1):
+        positions.append(positions[parent] + 1)
+        rows.append(rows[parent] | 1 << node)
     return positions, rows
 
 
@@ -109,24 +128,25 @@ def _broken_structure(tree: Tree) -> Problem:
     return problem("structure", "structure.lengths", text)
 
 
-def _check_mask(mask: list[str], rows: list[int], parents: list[int], result: Audit) -> None:
+def _check_mask(mask: list[str], parents: list[int], result: Audit) -> None:
     try:
-        given = [int(row, 16) for row in mask]
+        given = list(map(int, mask, repeat(16)))
     except ValueError:
         result.problems.append(problem("mask", "mask.unreadable", "a row is not hexadecimal"))
         return
-    if given != rows:
-        result.problems.append(classify_mask(given, rows, parents))
+    if not sound_mask(given, parents):
+        result.problems.append(classify_mask(given, closure(parents, 0)[1], parents))
 
 
-def _duplicates(tree: Tree) -> Problem:
+def _duplicates(tree: Tree) -> list[Problem]:
+    """The first pair of siblings with one token, if there is one."""
     seen: dict[tuple[int, int], int] = {}
     for node, edge in enumerate(zip(tree.parents, tree.tokens, strict=True), 1):
         if edge in seen:
             text = f"nodes {seen[edge]} and {node} are the same token {edge[1]} under node {edge[0]}"
-            return problem("structure", "structure.duplicates", text)
+            return [problem("structure", "structure.duplicates", text)]
         seen[edge] = node
-    raise AssertionError("called without duplicates")
+    return []
 
 
 def classify_positions(given: list[int], expected: list[int]) -> Problem:
@@ -197,7 +217,7 @@ def _nodes(bits: int) -> str:
     return f"node {nodes[0]}" if len(nodes) == 1 else f"nodes {listed(nodes, 6)}"
 
 
-def _check_path(step: Step, tree: Tree, edges: set[tuple[int, int]], greedy: bool, result: Audit) -> None:
+def _check_path(step: Step, tree: Tree, greedy: bool, result: Audit) -> None:
     """The path is one, what was committed is on it, and a greedy one follows the target's choices to their end."""
     path = step.path or []
     found = _broken_path(path, tree.parents)
@@ -220,7 +240,7 @@ def _check_path(step: Step, tree: Tree, edges: set[tuple[int, int]], greedy: boo
     if flags is not None and flags.nonfinite and flags.nonfinite.get("target"):
         return  # an argmax over NaN is not a choice
     result.greedy_path = True
-    result.problems.extend(_choices(path, tree.tokens, target.ids, edges, None if truncated else step.bonus, truncated))
+    result.problems.extend(_choices(path, tree, target.ids, step.bonus, truncated))
 
 
 def _broken_path(path: list[int], parents: list[int]) -> Problem | None:
@@ -235,15 +255,9 @@ def _broken_path(path: list[int], parents: list[int]) -> Problem | None:
     return None
 
 
-def _choices(
-    path: list[int],
-    tokens: list[int],
-    choices: list[int],
-    edges: set[tuple[int, int]],
-    bonus: int | None,
-    truncated: bool,
-) -> list[Problem]:
+def _choices(path: list[int], tree: Tree, choices: list[int], bonus: int | None, truncated: bool) -> list[Problem]:
     """Where a path departs from the target's choices. A truncated step is not asked why it went no further."""
+    tokens = tree.tokens
     at = 0
     for node in path[1:]:
         if tokens[node - 1] != choices[at]:
@@ -254,7 +268,7 @@ def _choices(
         return []
     found = []
     choice = choices[at]
-    if (at, choice) in edges:
+    if choice in tokens and (at, choice) in zip(tree.parents, tokens, strict=True):
         text = f"a child of node {at} is the target's choice {choice}, and was not accepted"
         found.append(problem("path", "path.not_taken", text))
     if bonus is not None and bonus != choice:
