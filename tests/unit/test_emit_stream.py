@@ -240,6 +240,20 @@ def test_what_is_kept_is_bounded_by_bytes_and_tokens_stay() -> None:
     assert [seq for seq, _ in keep.between(0, 1000)] == [0, 1, 100], "the newest stays: it is being written"
 
 
+def test_a_viewer_that_catches_up_with_the_end_of_a_request_gets_its_beginning(pumped: Pumped) -> None:
+    v = viewer(pumped)
+    pumped.pump()
+    feed = pumped.emitter._stream.feeds[0]
+    accepts, feed._accepts = feed._accepts, lambda size: False  # type: ignore[method-assign]
+    pumped.emit("request", {"rid": "a", "prompt_len": 1})
+    pumped.emit("step", {"rid": "a", "step": 0})
+    pumped.pump()
+    feed._accepts = accepts  # type: ignore[method-assign]
+    pumped.emit("finish", {"rid": "a", "reason": "stop", "emitted": 1, "steps": 1})
+    pumped.pump()
+    assert types(v) == ["header", "request", "gap", "finish"]
+
+
 def test_a_slow_viewer_gets_the_tokens_and_requests_that_its_gap_swallowed() -> None:
     p = Pumped(queue_bytes=20_000, token_text=lambda ids: [f"<{i}>" for i in ids])
     _, theirs = p.join(buffer=1)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -221,3 +224,61 @@ def test_stop_ends_the_thread_and_may_be_called_in_any_state(tmp_path: Path, spo
     waiting.stop()
     waiting.stop()
     assert not [t for t in threading.enumerate() if t.name == "source s"]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_viewers_that_lose_and_find_their_engine_at_random_keep_whole_books(tmp_path: Path, seed: int) -> None:
+    """Real threads on both sides: several emit, several viewers lose their connection or stop reading for a moment."""
+    rng = random.Random(seed)
+    emitter = listening(tmp_path / "s", ring=1 << 14, queue_bytes=1 << 17, token_text=lambda ids: [str(i) for i in ids])
+    spools = [Spool() for _ in range(3)]
+    sources = [SocketSource(tmp_path / "s", spool) for spool in spools]
+    for source in sources:
+        source.start()
+    done = threading.Event()
+
+    def work(who: int) -> None:
+        n = 0
+        while not done.is_set():
+            rid = f"{who}-{n // 40}"
+            if n % 40 == 0:
+                emitter.emit("request", {"rid": rid, "prompt_len": 1, "prompt_ids": [n % 977]})
+            emitter.emit("step", {"rid": rid, "step": n % 40, "emitted": [n % 1009], "pad": "x" * 400})
+            if n % 40 == 39:
+                emitter.emit("finish", {"rid": rid, "reason": "stop", "emitted": 40, "steps": 40})
+            n += 1
+            if n % 20 == 0:
+                time.sleep(0.002)
+
+    threads = [threading.Thread(target=work, args=(w,)) for w in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(15):
+        victim = rng.choice(sources)
+        held = victim._sock
+        if held is not None and rng.random() < 0.7:
+            with contextlib.suppress(OSError):
+                held.shutdown(socket.SHUT_RDWR)
+        else:
+            with victim._sending:  # a reconnect waits for this, as for a viewer that is busy
+                time.sleep(rng.random() * 0.1)
+        time.sleep(rng.random() * 0.08)
+    done.set()
+    for thread in threads:
+        thread.join()
+    wait_for(lambda: emitter.counters.in_flight == 0, "the ring")
+    wait_for(
+        lambda: all(s.books.emitted.get("engine/0") == emitter.counters.emitted for s in spools), "everybody's last seq"
+    )
+    for source, spool in zip(sources, spools, strict=True):
+        source.stop()
+        assert source.counters.malformed == 0
+        assert len(spool.books.of("header")) == 1
+        assert source.counters.received + source.counters.dropped == emitter.counters.emitted
+        opened = {r["rid"] for r in spool.books.of("request")}
+        closed = {r["rid"] for r in spool.books.of("finish")}
+        if emitter.counters.dropped == 0:  # else the ring may have lost an end or a beginning
+            assert closed <= opened, "an end without its beginning"
+            assert len(opened - closed) <= 2, "a request that ended is left open"
+    assert max(source.counters.connections for source in sources) > 2
+    emitter.close()

@@ -127,12 +127,11 @@ class Reader:
                 self._poll.modify(fd, 0)  # it says no more but may go on listening; only its end is told from now on
 
     def _line(self, peer: _Peer, line: bytes) -> None:
+        hello = parse_hello(line)
         if peer.viewer is None:
-            hello = parse_hello(line)
             peer.viewer = self._join(peer.sock, hello)
-            if hello is not None:
-                return
-        self._inbox.line(line)
+        if hello is None:  # one that comes too late is no command either
+            self._inbox.line(line)
 
     def _drop(self, fd: int, peer: _Peer) -> None:
         self._poll.unregister(fd)

@@ -138,9 +138,10 @@ class Stream:
         seq = self.seq
         line = self._encoder.line(type, seq, t, mono, fields)
         self.seq = seq + 1
-        self._keep.note(type, fields, seq, line)
         for feed in self.feeds:
             feed.offer(seq, seq, line, False, t, mono)
+        # Only now: a feed that has to catch up before it takes the end of a request still needs its beginning.
+        self._keep.note(type, fields, seq, line)
         return line
 
     def _missing(self, count: int, reason: str, t: int, mono: int) -> None:
