@@ -94,7 +94,7 @@ async def test_the_palette_lists_every_action_with_its_keys_and_runs_it(tmp_path
     with replayed(tmp_path) as session:
         async with shown(session) as pilot:
             bench = bench_of(pilot)
-            listed = [hit.text async for hit in Actions(bench).discover()]  # type: ignore[attr-defined]
+            listed = [hit.text async for hit in Actions(bench).discover()]
             wanted = [action.title for action in available(bench.offers) if bench.target_of(action) is not None]
             assert listed == wanted
             await pilot.press("ctrl+p")

@@ -57,8 +57,11 @@ def test_bytes_that_are_no_text_are_said_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("written", "key"),
-    [("x", "x"), ("X", "X"), ("?", "question_mark"), ("/", "slash"), ("^e", "ctrl+e"), ("ctrl+e", "ctrl+e"), ("+", "plus"),
-     ("-", "minus"), ("f5", "f5"), ("pagedown", "pagedown"), ("shift+tab", "shift+tab"), ("left_square_bracket", "left_square_bracket")],
+    [
+        ("x", "x"), ("X", "X"), ("?", "question_mark"), ("/", "slash"), ("^e", "ctrl+e"), ("ctrl+e", "ctrl+e"),
+        ("+", "plus"), ("-", "minus"), ("f5", "f5"), ("pagedown", "pagedown"), ("shift+tab", "shift+tab"),
+        ("left_square_bracket", "left_square_bracket"),
+    ],
 )  # fmt: skip
 def test_keys_may_be_written_as_printed_or_as_named(written: str, key: str) -> None:
     assert parse_keymap({"keys": {"go_live": written}}).of("go_live") == (key,)

@@ -307,5 +307,3 @@ async def test_speed_on_the_command_line_plays_the_whole_recording(tmp_path: Pat
             clock.now += 1000.0
             await until(pilot, lambda: not bench.playback.playing)
             assert_all_show(bench, "r2", 5)
-
-

@@ -30,14 +30,14 @@ class Moments(Bench):
         return state.reason or "a breakpoint" if held else ""
 
     def moment(self) -> Moment | None:
-        """Where the journal draws the time cursor."""
+        """Where the journal draws the time cursor: at the step while it follows, else where a person went."""
         record = self.cursor.step_record
         if record is None:
             return None
         row = self.store.step_row(record)
-        at = self.cursor.record if self.cursor.record is not None else record
-        t = self.store.trace.index.t[at] if at > record else row.t
-        return Moment(max(at, record), t, f"step {row.step:,}")
+        here = self.cursor.record
+        at = record if self.cursor.is_live or here is None else max(here, record)
+        return Moment(at, self.store.trace.index.t[at], f"step {row.step:,}")
 
     def motion(self) -> Motion:
         """How time goes on the screen."""

@@ -5,6 +5,7 @@ What an entry is and what a filter keeps is `ddscope.tui.logfold`; this draws it
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ from ddscope.tui.widgets.lines import Line, LineView
 
 PID_FROM = 100  # cells: narrower panes have no room for the pid at the right
 TIME_CELLS = 19  # "14:02:11.418 ERROR "
+_SAID = re.compile(r"(?:INFO|WARN(?:ING)?|ERROR|DEBUG)\b:?\s+(?=\S)")  # the level's column says it already
 
 
 @dataclass(frozen=True)
@@ -214,6 +216,8 @@ class Journal(LineView):
             fold = f"  ▸ {lines:,} lines"
         elif row.partial:
             fold = "  (cut by the source)"
+        if shown[: len(word.strip())] == word.strip():
+            shown = _SAID.sub("", shown, count=1) if _SAID.match(shown) else shown
         if len(self.entries.sources) > 1:
             shown = f"{row.unit or row.src}: {shown}"
         shown = safe(shown)

@@ -24,6 +24,8 @@ def bar(share: float, width: int) -> str:
 class StageTimes(LineView):
     """One row a stage: this step's time as a bar, then its share and mean over the run."""
 
+    SELECTS = False
+
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self.timing = Timing.empty()
