@@ -1,7 +1,8 @@
 """What `Emitter.emit` costs the thread that calls it, and how fast the writer drains: one table.
 
 A step record carries a tree of 64 or 256 nodes and marginals [15, 32]. The hot thread emits every 2 ms, as an engine
-does, and computes in Python half of the time in between. Run: python benchmarks/emit.py
+does, and computes in Python half of the time in between; then once without a pause, when all is warm in the caches. The
+first rows are what any call costs in that loop on this machine now: compare with them. Run: python benchmarks/emit.py
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +44,25 @@ def step(nodes: int, depths: int = 15, k: int = 32) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def hot(emitter: Emitter, nodes: int, count: int, pause_s: float) -> list[float]:
+class Nothing:
+    """A call that does nothing: what the loop itself costs."""
+
+    def emit(self, type: str, fields: dict[str, Any]) -> None:
+        """Nothing."""
+
+
+class Append:
+    """The least that any ring does: stamp, copy the outer dict, append."""
+
+    def __init__(self) -> None:
+        self._items: deque[Any] = deque(maxlen=8192)
+
+    def emit(self, type: str, fields: dict[str, Any]) -> None:
+        """Append."""
+        self._items.append((type, dict(fields), time.monotonic_ns()))
+
+
+def hot(emitter: Emitter | Nothing | Append, nodes: int, count: int, pause_s: float) -> list[float]:
     """µs of each of `count` calls. Between two, half of the pause is spent computing in Python, half asleep."""
     fields = step(nodes)
     took = []
@@ -69,7 +89,7 @@ def measure(nodes: int, count: int, pause_s: float, viewers: int, stalled: bool,
             time.sleep(0.01)
         if stalled:
             processes[0].send_signal(signal.SIGSTOP)
-        took = sorted(hot(emitter, nodes, count, pause_s))
+        took = hot(emitter, nodes, count, pause_s)
         counters = emitter.counters
         lost = sum(v.dropped + v.behind for v in counters.viewers)
         if stalled:
@@ -77,8 +97,13 @@ def measure(nodes: int, count: int, pause_s: float, viewers: int, stalled: bool,
         emitter.close()
         for process in processes:
             process.wait()
-    p99 = took[int(len(took) * 0.99)]
-    return f"{statistics.median(took):8.2f} {p99:8.2f} {took[-1]:9.1f} {counters.dropped:9} {lost:9}"
+    return f"{summary(took)} {counters.dropped:9} {lost:9}"
+
+
+def summary(took: list[float]) -> str:
+    """p50, p99, max."""
+    took = sorted(took)
+    return f"{statistics.median(took):8.2f} {took[int(len(took) * 0.99)]:8.2f} {took[-1]:9.1f}"
 
 
 def throughput(encoder: Any, nodes: int, count: int = 4000) -> float:
@@ -109,6 +134,8 @@ def main() -> None:
     print(
         f"{'encoder':8}{'nodes':>6}  {'viewers':18}{'p50':>8} {'p99':>8} {'max':>9} {'ring lost':>9} {'view lost':>9}"
     )
+    for name, reference in (("nothing", Nothing()), ("append", Append())):
+        print(f"{name:8}{64:6}  {'':18}{summary(hot(reference, 64, args.count, args.pause_ms / 1000))}", flush=True)
     for name, encoder in encoders:
         for nodes in (64, 256):
             for label, viewers, stalled in (
@@ -119,7 +146,9 @@ def main() -> None:
             ):
                 row = measure(nodes, args.count, args.pause_ms / 1000, viewers, stalled, encoder)
                 print(f"{name:8}{nodes:6}  {label:18}{row}", flush=True)
-    print("\nburst, no pause (µs)")
+    print("\nno pause, warm (µs)")
+    for name, reference in (("nothing", Nothing()), ("append", Append())):
+        print(f"{name:8}{64:6}  {'':18}{summary(hot(reference, 64, 20000, 0.0))}", flush=True)
     for name, encoder in encoders:
         print(f"{name:8}{64:6}  {'one':18}{measure(64, 20000, 0.0, 1, False, encoder)}", flush=True)
     print("\nring to file, records/s")
