@@ -15,10 +15,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from ddscope.sources.entries import Entries
-from ddscope.sources.journal_export import Entry, ExportError, ExportParser
+from ddscope.sources.export import Entry, ExportError, ExportParser
+from ddscope.sources.lines import LogLines
 
-State = Literal["waiting", "following", "failed"]
 FIELDS = (
     "MESSAGE", "PRIORITY", "_PID", "SYSLOG_PID", "SYSLOG_IDENTIFIER", "_COMM", "_SYSTEMD_UNIT", "UNIT", "_LINE_BREAK",
     "N_DROPPED", "OBJECT_SYSTEMD_UNIT",
@@ -26,7 +25,7 @@ FIELDS = (
 CUT = (b"line-max", b"pid-change")  # values of _LINE_BREAK that mean: the line was not over
 NOT_ALLOWED = ("insufficient permissions", "not seeing messages from other users", "Permission denied")
 READ = 1 << 18
-RETRY_S = 5.0
+BACKOFF_S = (0.5, 10.0)
 PATIENCE_S = 1.0  # without an entry for so long, it is worth asking whether the unit exists at all
 
 
@@ -57,11 +56,11 @@ class _Resume:
 
 
 class JournalSource:
-    """`log` records of a unit, src `journal/<unit>`. `state`: waiting (for an entry), following, failed; `reason`: why.
+    """Records of one unit's journal. `state` is connecting, connected or lost; `reason` says why, in a sentence.
 
-    unit: as systemd names it. sink: gets batches of whole encoded lines, on this source's thread. lines: how many of
-    the entries there are to begin with, or "all". cursor: go on after this entry instead. options: more options of
-    journalctl, such as --file=PATH or --user. `cursor` is always that of the last entry handed on.
+    unit: as systemd names it. sink: gets batches of whole encoded lines, on this source's thread. last: how many of the
+    entries that are there already are told, or "all". cursor: begin after this entry instead. command: journalctl, with
+    options such as --user or --file=PATH for another journal. `cursor` is always that of the last entry handed on.
     """
 
     def __init__(
@@ -69,23 +68,20 @@ class JournalSource:
         unit: str,
         sink: Callable[[bytes], object],
         *,
-        lines: int | Literal["all"] = "all",
+        last: int | Literal["all"] = 1000,
         cursor: str | None = None,
-        options: Sequence[str] = (),
-        program: str = "journalctl",
+        command: Sequence[str] = ("journalctl",),
     ) -> None:
         self.unit = unit
-        self.state: State = "waiting"
-        self.reason = f"The journal of {unit} has not been opened yet."
+        self.state: Literal["connecting", "connected", "lost"] = "connecting"
+        self.reason = f"Waiting for the journal of {unit}."
         self.cursor = cursor
-        self._sink = sink
-        self._lines = lines
-        self._options = list(options)
-        self._program = program
-        self._entries = Entries(f"journal/{unit}")
+        self._lines = LogLines(f"journal/{unit}", sink)
+        self._last = last
+        self._command = list(command)
         self._time = 0  # of the last entry handed on
         self._said: list[str] = []
-        self._told_missing = False
+        self._told_lost = False
         self._stop_r, self._stop_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
@@ -93,15 +89,15 @@ class JournalSource:
     @property
     def received(self) -> int:
         """Records handed on."""
-        return self._entries.seq - self._entries.dropped
+        return self._lines.received
 
     def start(self) -> None:
-        """Follow in the background."""
-        self._thread = threading.Thread(target=self._run, name=f"source {self._entries.src}", daemon=True)
+        """Follow the journal in the background."""
+        self._thread = threading.Thread(target=self._run, name=f"source {self._lines.src}", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End, and end journalctl."""
+        """End journalctl and the thread."""
         self._stopped.set()
         with contextlib.suppress(OSError):
             os.write(self._stop_w, b"s")
@@ -112,47 +108,47 @@ class JournalSource:
                 os.close(fd)
         self._stop_r = self._stop_w = -1
 
-    def command(self) -> list[str]:
-        """What is run. The cursor's own entry is asked for, too: when it comes first, the cursor is still good."""
-        command = [self._program, "--output=export", "--follow", "--no-pager", f"--unit={self.unit}", *self._options]
+    def arguments(self) -> list[str]:
+        """The command as it is run. It asks for the cursor's own entry, too: that coming first, the cursor is good."""
+        command = [*self._command, "--output=export", "--follow", "--no-pager", f"--unit={self.unit}"]
         command.append(f"--output-fields={','.join(FIELDS)}")
         if self.cursor is None:
-            return [*command, f"--lines={self._lines}"]
+            return [*command, f"--lines={self._last}"]
         return [*command, "--lines=all", f"--cursor={self.cursor}"]
 
     def _run(self) -> None:
+        wait = BACKOFF_S[0]
         try:
             while not self._stopped.is_set():
-                cursor = self.cursor
-                self._follow_once()
-                if self.cursor is not None or cursor is None:
-                    self._stopped.wait(RETRY_S)
+                before = self._lines.received
+                self._once()
+                wait = BACKOFF_S[0] if self._lines.received > before else min(wait * 2, BACKOFF_S[1])
+                self._stopped.wait(wait)
         except Exception as error:  # the sink could not take it
-            self.state, self.reason = "failed", f"The journal of {self.unit} cannot be kept: {error}"
+            self.state, self.reason = "lost", f"The journal of {self.unit} cannot be kept: {error}"
 
-    def _follow_once(self) -> None:
+    def _once(self) -> None:
         """Run journalctl until it ends, for whatever reason."""
-        environment = {**os.environ, "LC_ALL": "C.UTF-8"}
+        self._said.clear()
         try:
             process = subprocess.Popen(
-                self.command(),
+                self.arguments(),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env=environment,
+                env={**os.environ, "LC_ALL": "C.UTF-8"},  # its complaints are looked at
                 start_new_session=True,  # a Ctrl-C in the terminal is for the viewer
             )
         except FileNotFoundError:
-            self._missing(f"{self._program} is not installed here, so the journal of {self.unit} cannot be shown.")
+            self._lost(f"{self._command[0]} is not on this machine; use --log-file for a server without systemd.")
             return
         except OSError as error:
-            self._missing(f"{self._program} cannot be run: {error.strerror or error}.")
+            self._lost(f"{self._command[0]} cannot be run: {error.strerror or error}.")
             return
-        self._said.clear()
         try:
             self._read(process)
         except ExportError as error:
-            self._missing(str(error))
+            self._lost(f"The journal of {self.unit} cannot be read: {error}")
         finally:
             process.kill()
             process.wait()
@@ -161,87 +157,79 @@ class JournalSource:
                     stream.close()
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
         out, err = process.stdout.fileno(), process.stderr.fileno()
-        resume = _Resume(self.cursor, self._time)
-        parser = ExportParser()
-        asked = False
+        resume, parser = _Resume(self.cursor, self._time), ExportParser()
         poll = select.poll()
         for fd in (out, err, self._stop_r):
             poll.register(fd, select.POLLIN)
-        began = time.monotonic()
+        quiet_since: float | None = time.monotonic()
         while not self._stopped.is_set():
             ready = {fd for fd, _ in poll.poll(PATIENCE_S * 1000)}
-            if err in ready and not self._complaint(os.read(err, READ)):
+            if err in ready and not self._complaint(err):
                 poll.unregister(err)
             if out in ready:
                 data = os.read(out, READ)
+                self._take(parser.feed(data) if data else parser.finish(), resume)
                 if not data:
-                    self._ended(process)
+                    self._complaint(err)
+                    self._ended(process.wait())
                     return
-                self._take(parser.feed(data), resume)
-            elif not asked and self.state == "waiting" and time.monotonic() - began > PATIENCE_S:
-                asked = True
-                self._ask_for_unit()
+                quiet_since = None
+            elif quiet_since is not None and time.monotonic() - quiet_since > PATIENCE_S:
+                quiet_since = None
+                self._explain_silence()
 
     def _take(self, entries: list[Entry], resume: _Resume) -> None:
-        if entries:
-            self.state, self.reason, self._told_missing = "following", "", False
         for entry in entries:
             if not resume.checked and not resume.check(entry):
-                self._entries.gap("cursor_lost")
+                self._lines.gap("cursor_lost")
             if resume.is_new(entry):
                 self._entry(entry)
-        batch = self._entries.take()
-        if batch:
-            self._sink(batch)
+        if entries:
+            self.state, self.reason, self._told_lost = "connected", "", False
+            self._lines.flush()
 
     def _entry(self, entry: Entry) -> None:
         get = entry.get
         dropped = _int(get(b"N_DROPPED"))
         if dropped is not None and 0 < dropped < 2**31:
-            self._entries.gap("rate_limited", dropped)
-        cursor = get(b"__CURSOR")
+            self._lines.gap("rate_limited", dropped)
+        cursor = _str(get(b"__CURSOR"))
         t = _int(get(b"__REALTIME_TIMESTAMP"))
-        unit = get(b"_SYSTEMD_UNIT") or get(b"UNIT")
-        ident = get(b"SYSLOG_IDENTIFIER") or get(b"_COMM")
-        self._entries.log(
+        self._lines.log(
             get(b"MESSAGE"),
             t=t,
             mono=_int(get(b"__MONOTONIC_TIMESTAMP")),
-            cursor=None if cursor is None else cursor.decode("utf-8", "backslashreplace"),
-            unit=None if unit is None else unit.decode("utf-8", "backslashreplace"),
+            cursor=cursor,
+            unit=_str(get(b"_SYSTEMD_UNIT") or get(b"UNIT")) or self.unit,
             pid=_int(get(b"_PID") or get(b"SYSLOG_PID")),
             priority=_int(get(b"PRIORITY")),
-            ident=None if ident is None else ident.decode("utf-8", "backslashreplace"),
+            ident=_str(get(b"SYSLOG_IDENTIFIER") or get(b"_COMM")),
             partial=get(b"_LINE_BREAK") in CUT,
         )
-        if cursor is not None:
-            self.cursor = cursor.decode("utf-8", "backslashreplace")
-        if t is not None:
-            self._time = t
+        self.cursor = cursor or self.cursor
+        self._time = t or self._time
 
-    def _complaint(self, data: bytes) -> bool:
+    def _complaint(self, err: int) -> bool:
         """Keep what journalctl says on its standard error; False at its end."""
-        for line in data.decode("utf-8", "replace").splitlines():
-            if line.strip():
-                self._said = [*self._said, line.strip()][-5:]
-        if self._said and self.state == "waiting":
-            self.reason = self._why(None)
+        data = os.read(err, READ) if select.select([err], [], [], 0)[0] else b""
+        said = [line.strip() for line in data.decode("utf-8", "replace").splitlines() if line.strip()]
+        self._said = [*self._said, *said][-5:]
         return bool(data)
 
-    def _ended(self, process: subprocess.Popen[bytes]) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            if process.stderr is not None:
-                self._complaint(os.read(process.stderr.fileno(), READ))
-        status = process.wait()
+    def _ended(self, status: int) -> None:
         if self.cursor is not None and "seek to cursor" in " ".join(self._said):
-            self._entries.gap(
-                "cursor_lost"
-            )  # refused outright: all there is must do, what is older is left out by time
-            self.cursor = None
-            return
-        self._missing(self._why(status))
+            # Refused outright. All there is must do; what is older than our last entry is left out by its time.
+            self._lines.gap("cursor_lost")
+            self._lines.flush()
+            self.cursor, self._last = None, "all"
+        elif self.cursor is not None and not self._said:
+            self.state = "lost"  # the cursor says where to go on: nothing is missing
+            self.reason = f"{self._command[0]} ended with status {status}; it is started again."
+        else:
+            self._lost(self._why(status))
 
     def _why(self, status: int | None) -> str:
         """journalctl's words as one sentence."""
@@ -249,15 +237,23 @@ class JournalSource:
         if any(words in said for words in NOT_ALLOWED):
             return f"This user may not read the journal of {self.unit}: join the group systemd-journal, or be root."
         if "No journal files were found" in said:
-            return "There is no journal on this machine."
-        end = "" if status is None else f" ended with status {status}"
-        return f"{self._program}{end}: {said}." if said else f"{self._program}{end or ' said nothing'}."
+            return "There is no journal on this machine; use --log-file for a server without one."
+        ended = f"{self._command[0]} ended with status {status}" if status is not None else f"{self._command[0]} says"
+        return f"{ended}: {said}" if said else f"{ended}."
 
-    def _ask_for_unit(self) -> None:
-        """No entry came: say whether systemd knows the unit at all."""
-        known = None
+    def _explain_silence(self) -> None:
+        """journalctl runs and no entry comes: say what that means."""
+        if self._said:
+            self._lost(self._why(None))
+        elif self.cursor is None and self._is_unknown():
+            self._lost(f"systemd knows no unit {self.unit} here, and the journal has no entry of it.")
+        else:
+            self.state = "connected"
+            self.reason = "" if self._lines.received else f"The journal has no entry of {self.unit} yet."
+
+    def _is_unknown(self) -> bool:
+        options = [option for option in self._command[1:] if option in ("--user", "--system")]
         with contextlib.suppress(OSError, subprocess.SubprocessError):
-            options = [o for o in self._options if o in ("--user", "--system")]
             shown = subprocess.run(
                 ["systemctl", *options, "show", "--property=LoadState", "--value", "--", self.unit],
                 stdin=subprocess.DEVNULL,
@@ -265,25 +261,24 @@ class JournalSource:
                 timeout=3,
                 check=False,
             )
-            known = shown.stdout.strip() or None
-        if self._said:
-            self.reason = self._why(None)
-        elif known == b"not-found":
-            self._missing(f"systemd knows no unit {self.unit} here, and its journal is empty.")
-        else:
-            self.reason = f"The journal has no entry of {self.unit} yet."
+            return shown.stdout.strip() == b"not-found"
+        return False
 
-    def _missing(self, reason: str) -> None:
-        """It cannot be followed now: say so once, in the trace too."""
-        self.state, self.reason = "failed", reason
-        if not self._told_missing:
-            self._told_missing = True
-            self._entries.gap("disconnected")
-            self._sink(self._entries.take())
+    def _lost(self, reason: str) -> None:
+        """It cannot be followed now: say so, and once in the trace, too."""
+        self.state, self.reason = "lost", reason
+        if not self._told_lost:
+            self._told_lost = True
+            self._lines.gap("disconnected")
+            self._lines.flush()
 
 
 def _int(value: bytes | None) -> int | None:
-    """A field that is a number; None for what is none."""
+    """A field that is a number that fits a record; None for what is none."""
     if value is None or not value.isdigit() or len(value) > 15 + (value[:1] < b"9"):
         return None
     return int(value)
+
+
+def _str(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("utf-8", "backslashreplace")

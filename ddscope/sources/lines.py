@@ -22,7 +22,7 @@ HEAD = 160
 
 
 def as_text(data: bytes) -> Text:
-    """A string where the bytes are UTF-8, else base64."""
+    """A string where the bytes are UTF-8, else base64. Nothing is lost."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
@@ -53,25 +53,58 @@ def stamp_of(line: bytes) -> int | None:
 
 
 class LogLines:
-    """Numbers and encodes the records of one log source, and hands each batch to the sink at once."""
+    """Numbers and encodes the records of one log source, and hands them to the sink in batches.
+
+    received: records so far. dropped: entries that gaps with a count stand for.
+    """
 
     def __init__(self, src: str, sink: Callable[[bytes], object]) -> None:
         self.src = src
-        self.count = 0
+        self.received = 0
+        self.dropped = 0
         self._sink = sink
-        self._seq = 0
         self._batch: list[bytes] = []
 
-    def add(self, record_of: Callable[[int], Log | Gap]) -> None:
-        """Add one record; `record_of` is given its seq."""
-        self._batch.append(encode(record_of(self._seq)))
-        self._seq += 1
-        self.count += 1
+    def log(
+        self,
+        message: bytes | None,
+        *,
+        t: int | None = None,
+        mono: int | None = None,
+        cursor: str | None = None,
+        unit: str | None = None,
+        pid: int | None = None,
+        priority: int | None = None,
+        ident: str | None = None,
+        partial: bool = False,
+    ) -> None:
+        """Add one entry. t, mono: µs; where the source tells no time, the present."""
+        now, now_mono = clocks()
+        record = Log(
+            src=self.src,
+            seq=self.received + self.dropped,
+            t=now if t is None else t,
+            mono=now_mono if mono is None else mono,
+            message=None if message is None else as_text(message),
+            cursor=cursor,
+            unit=unit,
+            pid=pid,
+            priority=priority,
+            ident=ident,
+            partial=True if partial else None,
+        )
+        self.received += 1
+        self._batch.append(encode(record))
 
-    def gap(self, reason: str) -> None:
-        """Something is missing here, and nobody knows how much."""
+    def gap(self, reason: str, count: int | None = None) -> None:
+        """Something is missing here: `count` entries, or nobody knows how many."""
+        if count is None:
+            self.received += 1
+        else:
+            self.dropped += count
+        seq = self.received + self.dropped - 1
         t, mono = clocks()
-        self.add(lambda seq: Gap(src=self.src, seq=seq, t=t, mono=mono, of=self.src, count=None, reason=reason))
+        self._batch.append(encode(Gap(src=self.src, seq=seq, t=t, mono=mono, of=self.src, count=count, reason=reason)))
 
     def flush(self) -> None:
         """Hand what was added to the sink."""

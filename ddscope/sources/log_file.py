@@ -1,6 +1,6 @@
-"""Follow a log file as `tail -F` does: over rotation, truncation and a file that is not there yet.
+"""A log file as it grows: `tail -F`, with rotation, truncation and lines that are not there yet. One thread.
 
-One thread looks at the file a few times a second; nothing in the standard library tells of changes in another way.
+It looks at the file a few times a second; nothing in the standard library tells of changes in another way.
 """
 
 from __future__ import annotations
@@ -13,19 +13,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from ddscope.sources.entries import Entries
+from ddscope.sources.lines import LONGEST, LogLines, priority_of, stamp_of
 
-State = Literal["waiting", "following", "failed"]
 LOOK_S = 0.1
-MAX_LINE = 48 << 10  # where journald cuts, too
-UNFINISHED_S = 1.0  # a line without its end is shown after so long, as partial: it may be somebody's last words
+UNFINISHED_S = 1.0  # a line without its end is told after so long, as partial: it may be somebody's last words
 LINGER_S = 5.0  # a rotated file is still read for so long: its writer may not have noticed
 READ = 1 << 20
 MARK = 64  # bytes before our place that must still be the same, else the file was written anew
 
 
 class _Open:
-    """One opened file: its place, the line that has begun."""
+    """One opened file: its place, the line that has begun, when to let go of it."""
 
     def __init__(self, fd: int) -> None:
         info = os.fstat(fd)
@@ -34,32 +32,34 @@ class _Open:
         self.at = 0
         self.rest = b""
         self.rest_since = 0.0
-        self.mark = b""
         self.until = float("inf")
+        self.stamp: int | None = None
+        self._mark = b""
 
     def begin_at(self, offset: int) -> None:
         """Leave out what is before."""
         self.at = offset
-        self.mark = os.pread(self.fd, min(MARK, offset), max(0, offset - MARK))
+        self._mark = os.pread(self.fd, min(MARK, offset), max(0, offset - MARK))
 
-    def read(self, size: int) -> bytes:
+    def read(self) -> bytes:
         """The next bytes, b"" when there are none now."""
-        data = os.pread(self.fd, size, self.at)
+        data = os.pread(self.fd, READ, self.at)
         if data:
             self.at += len(data)
-            self.mark = (self.mark + data)[-MARK:]
+            self._mark = (self._mark + data)[-MARK:]
         return data
 
     def was_rewritten(self) -> bool:
         """Whether what we read last is no longer there: the file was cut, or cut and filled again."""
-        return os.pread(self.fd, len(self.mark), self.at - len(self.mark)) != self.mark
+        return os.pread(self.fd, len(self._mark), self.at - len(self._mark)) != self._mark
 
 
 class LogFileSource:
-    """`log` records of one file, src `log/<name>`. `state`: waiting (for the file), following, failed; `reason`: why.
+    """Records of one log file. `state` is connecting (not there yet), connected or lost; `reason` says why.
 
-    path: may not exist yet. sink: gets batches of whole encoded lines, on this source's thread. lines: how many of the
-    file's last lines to begin with, None for all of them.
+    path: the file; it may come later, be rotated or truncated. sink: gets batches of whole encoded lines, on this
+    source's thread. last: how many lines that are there already are told (None: all). name: instead of the file's own,
+    in the source id `log/<name>`.
     """
 
     def __init__(
@@ -67,49 +67,49 @@ class LogFileSource:
         path: str | os.PathLike[str],
         sink: Callable[[bytes], object],
         *,
-        lines: int | None = 1000,
+        last: int | None = None,
         name: str | None = None,
     ) -> None:
         self.path = Path(path)
-        self.state: State = "waiting"
-        self.reason = f"{self.path} has not been looked at yet."
-        self._sink = sink
-        self._lines = lines
-        self._entries = Entries(f"log/{name or self.path.name}")
+        self.state: Literal["connecting", "connected", "lost"] = "connecting"
+        self.reason = f"{self.path} is not there yet."
+        self._lines = LogLines(f"log/{name or self.path.name}", sink)
+        self._last = last
         self._file: _Open | None = None
         self._old: _Open | None = None
-        self._begun = False
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
     @property
     def received(self) -> int:
         """Records handed on."""
-        return self._entries.seq
+        return self._lines.received
 
     def start(self) -> None:
-        """Follow in the background."""
-        self._thread = threading.Thread(target=self._run, name=f"source {self._entries.src}", daemon=True)
+        """Follow the file in the background."""
+        self._thread = threading.Thread(target=self._run, name=f"source {self._lines.src}", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End. A line without its end is handed on as partial."""
+        """Read to the end, tell what is left without a newline as partial, and end the thread."""
         self._stopped.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
     def _run(self) -> None:
         try:
-            while not self._stopped.is_set():
-                more = self.look()
-                self._stopped.wait(0 if more else LOOK_S)
+            stopping = False
+            while not stopping:
+                stopping = self._stopped.is_set()  # before looking: what was written before `stop` is still told
+                while self.look():
+                    pass
+                self._stopped.wait(LOOK_S)
             for file in (self._old, self._file):
                 if file is not None:
-                    self._drain(file)
                     self._close(file)
-            self._flush()
+            self._lines.flush()
         except Exception as error:  # the sink could not take it
-            self.state, self.reason = "failed", f"Lines of {self.path} cannot be kept: {error}"
+            self.state, self.reason = "lost", f"Lines of {self.path} cannot be kept: {error}"
 
     def look(self) -> bool:
         """One look at the file: hand on what is new. True when there may be more at once."""
@@ -124,8 +124,8 @@ class LogFileSource:
             if self._file is not None:
                 more = self._read(self._file)
         except OSError as error:
-            self.state, self.reason = "failed", f"{self.path} cannot be read: {error.strerror or error}."
-        self._flush()
+            self.state, self.reason = "lost", f"{self.path} cannot be read: {error.strerror or error}."
+        self._lines.flush()
         return more
 
     def _follow_name(self) -> None:
@@ -134,34 +134,33 @@ class LogFileSource:
             info = os.stat(self.path)
         except FileNotFoundError:
             if self._file is None:
-                self.state, self.reason = "waiting", f"{self.path} does not exist yet."
-            return  # rotated, the new one is not there yet: go on with the old
+                self.state, self.reason = "connecting", f"{self.path} is not there yet."
+            return  # rotated, and the new one is not there yet: go on with the old
         if self._file is not None and (info.st_dev, info.st_ino) == self._file.id:
             return
         if not stat.S_ISREG(info.st_mode):
-            self.state, self.reason = "failed", f"{self.path} is not a regular file."
+            self.state, self.reason = "lost", f"{self.path} cannot be read: it is not a regular file."
             return
         new = _Open(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
         if self._file is not None:
-            self._drain(self._file)
+            while self._read(self._file):
+                self._lines.flush()
             if self._old is not None:
                 self._close(self._old)
             self._old = self._file
             self._old.until = time.monotonic() + LINGER_S
-        elif not self._begun and self._lines is not None:
-            new.begin_at(start_of_last_lines(new.fd, self._lines))
-        self._begun = True
+        elif self._last is not None:
+            new.begin_at(start_of_last_lines(new.fd, self._last))
+        self._last = None  # after a rotation, everything in the new file is new
         self._file = new
-        self.state, self.reason = "following", ""
+        self.state, self.reason = "connected", ""
 
     def _read(self, file: _Open) -> bool:
-        if file.mark and file.was_rewritten():
+        if file.was_rewritten():
             self._unfinished(file)
-            self._entries.gap(
-                "cursor_lost"
-            )  # what was between our place and the cut is gone, and may have been something
-            file.at, file.mark = 0, b""
-        data = file.read(READ)
+            self._lines.gap("cursor_lost")  # what came between our last look and the cut is gone
+            file.begin_at(0)
+        data = file.read()
         if data:
             self._cut(file, data)
         elif file.rest and time.monotonic() - file.rest_since > UNFINISHED_S:
@@ -171,41 +170,40 @@ class LogFileSource:
     def _cut(self, file: _Open, data: bytes) -> None:
         *lines, rest = (file.rest + data).split(b"\n")
         for line in lines:
-            while len(line) > MAX_LINE:
-                self._entries.log(line[:MAX_LINE], partial=True)
-                line = line[MAX_LINE:]
-            self._entries.log(line)
-        while len(rest) > MAX_LINE:
-            self._entries.log(rest[:MAX_LINE], partial=True)
-            rest = rest[MAX_LINE:]
-        file.rest, file.rest_since = rest, time.monotonic()
+            self._tell(file, line.removesuffix(b"\r"), ended=True)
+        whole = len(rest) // LONGEST * LONGEST
+        if whole:
+            self._tell(file, rest[:whole], ended=False)
+        file.rest, file.rest_since = rest[whole:], time.monotonic()
 
-    def _drain(self, file: _Open) -> None:
-        while self._read(file):
-            self._flush()
+    def _tell(self, file: _Open, line: bytes, *, ended: bool) -> None:
+        """One line in as many pieces as it needs. Without a time of its own (a traceback) it has the last one's."""
+        file.stamp = stamp_of(line) or file.stamp
+        priority = priority_of(line)
+        while len(line) > LONGEST:
+            self._piece(file, line[:LONGEST], priority, partial=True)
+            line, priority = line[LONGEST:], None
+        self._piece(file, line, priority, partial=not ended)
+
+    def _piece(self, file: _Open, data: bytes, priority: int | None, *, partial: bool) -> None:
+        self._lines.log(data, t=file.stamp, unit=self.path.name, priority=priority, partial=partial)
 
     def _unfinished(self, file: _Open) -> None:
         if file.rest:
-            self._entries.log(file.rest, partial=True)
+            self._tell(file, file.rest, ended=False)
             file.rest = b""
 
     def _close(self, file: _Open) -> None:
         self._unfinished(file)
         os.close(file.fd)
 
-    def _flush(self) -> None:
-        batch = self._entries.take()
-        if batch:
-            self._sink(batch)
-
 
 def start_of_last_lines(fd: int, lines: int, block: int = 64 << 10) -> int:
     """Offset at which the last `lines` lines of the file begin; a line without its end counts as one."""
-    at = os.fstat(fd).st_size
+    end = at = os.fstat(fd).st_size
     if lines <= 0:
-        return at
+        return end
     found = 0
-    end = at
     while at > 0:
         size = min(block, at)
         at -= size

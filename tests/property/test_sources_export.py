@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddscope.sources.journal_export import Entry, ExportError, ExportParser
+from ddscope.sources.export import Entry, ExportError, ExportParser
 
 NAMES = st.from_regex(rb"\A[A-Z_][A-Z0-9_]{0,20}\Z")
 VALUES = st.binary(max_size=80) | st.sampled_from([b"", b"=", b"\n", b"\n\n", b"A=1\n\nB=2\n\n", b"\x00" * 9])
@@ -57,7 +57,7 @@ def test_rubbish_is_waited_out_or_refused_in_one_sentence(data: bytes) -> None:
     try:
         parser.feed(data)
     except ExportError as error:
-        assert str(error).startswith("The journal's export")
+        assert str(error).startswith("The journal's export is damaged")
 
 
 @pytest.mark.parametrize(

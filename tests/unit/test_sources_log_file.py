@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 import ddscope.sources.log_file as module
 from ddscope.model import Gap, Log, text_bytes
 from ddscope.sources import LogFileSource
-from ddscope.sources.log_file import MAX_LINE, start_of_last_lines
+from ddscope.sources.lines import LONGEST
+from ddscope.sources.log_file import start_of_last_lines
 from ddscope.trace import decode
 from tests.unit.emit_support import wait_for
 
@@ -68,8 +69,8 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 def test_new_lines_come_once_and_in_order(log: Path) -> None:
     log.write_bytes(b"one\ntwo\n")
-    f = Follower(log, lines=None)
-    assert f.look() == [b"one", b"two"] and f.source.state == "following"
+    f = Follower(log, last=None)
+    assert f.look() == [b"one", b"two"] and f.source.state == "connected"
     assert f.look() == []
     with log.open("ab") as file:
         file.write(b"three\n\nfo")
@@ -81,10 +82,10 @@ def test_new_lines_come_once_and_in_order(log: Path) -> None:
 
 def test_it_begins_with_the_last_lines(log: Path) -> None:
     log.write_bytes(b"".join(b"line %d\n" % n for n in range(5000)))
-    assert Follower(log, lines=3).look() == [b"line 4997", b"line 4998", b"line 4999"]
-    assert Follower(log, lines=0).look() == []
-    assert len(Follower(log).look()) == 1000
-    assert len(Follower(log, lines=None).look()) == 5000
+    assert Follower(log, last=3).look() == [b"line 4997", b"line 4998", b"line 4999"]
+    assert Follower(log, last=0).look() == []
+    assert len(Follower(log).look()) == 5000
+    assert len(Follower(log, last=None).look()) == 5000
 
 
 @given(st.binary(max_size=60).map(lambda b: b.replace(b"x", b"\n")), st.integers(0, 8), st.integers(1, 9))
@@ -101,8 +102,8 @@ def test_the_last_lines_begin_where_splitting_says(data: bytes, lines: int, bloc
 
 
 def test_a_file_that_comes_later_is_read_from_its_beginning(log: Path) -> None:
-    f = Follower(log, lines=2)
-    assert f.look() == [] and f.source.state == "waiting" and "does not exist yet" in f.source.reason
+    f = Follower(log, last=2)
+    assert f.look() == [] and f.source.state == "connecting" and "is not there yet" in f.source.reason
     log.write_bytes(b"a\n")
     assert f.look() == [b"a"] and f.source.reason == ""
 
@@ -162,7 +163,7 @@ def test_a_file_that_was_cut_and_filled_again_beyond_our_place_is_noticed(log: P
 
 def test_a_cut_before_the_first_read_is_noticed(log: Path) -> None:
     log.write_bytes(b"x" * 500 + b"\n")
-    f = Follower(log, lines=0)
+    f = Follower(log, last=0)
     assert f.look() == []
     log.write_bytes(b"y\n")
     assert f.look() == ["cursor_lost", b"y"]
@@ -186,20 +187,20 @@ def test_a_line_longer_than_the_bound_is_cut_into_partial_records(log: Path) -> 
     assert got[-1] == b"short"
     pieces = [p for p in got[:-1] if isinstance(p, bytes)]
     assert [p.endswith(b"~") for p in pieces] == [True, True, False]
-    assert all(len(p) <= MAX_LINE + 1 for p in pieces)
+    assert all(len(p) <= LONGEST + 1 for p in pieces)
     assert b"".join(p.removesuffix(b"~") for p in pieces) == long
 
 
 def test_a_file_that_never_ends_a_line_is_not_kept_in_memory(log: Path) -> None:
     log.write_bytes(b"x" * (3 << 20))
-    f = Follower(log, lines=None)
+    f = Follower(log, last=None)
     f.look()
-    assert f.source._file is not None and len(f.source._file.rest) <= MAX_LINE
+    assert f.source._file is not None and len(f.source._file.rest) <= LONGEST
     assert sum(len(x) for x in f.lines) > 3 << 20 >> 1
 
 
 @pytest.mark.parametrize(
-    "hostile", [b"\xff\xfe\x00", b"\x1b[31mred\x07", b"[/INST] [bold]", "\u2028\x85é".encode(), b"\r"]
+    "hostile", [b"\xff\xfe\x00", b"\x1b[31mred\x07", b"[/INST] [bold]", "\u2028\x85é".encode(), b"a\rb"]
 )
 def test_hostile_bytes_arrive_as_they_are(log: Path, hostile: bytes) -> None:
     log.write_bytes(hostile + b"\n")
@@ -220,7 +221,11 @@ def test_what_is_no_file_is_one_sentence_and_nothing_blocks(log: Path, kind: str
     else:
         os.mkfifo(log)
     f = Follower(log)
-    assert f.look() == [] and f.source.state == "failed" and f.source.reason == f"{log} is not a regular file."
+    assert (
+        f.look() == []
+        and f.source.state == "lost"
+        and f.source.reason == f"{log} cannot be read: it is not a regular file."
+    )
 
 
 def test_a_file_that_may_not_be_read_is_one_sentence(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,10 +240,10 @@ def test_a_file_that_may_not_be_read_is_one_sentence(log: Path, monkeypatch: pyt
         log.chmod(0)
     f = Follower(log)
     f.look()
-    assert f.source.state == "failed" and f.source.reason == f"{log} cannot be read: Permission denied."
+    assert f.source.state == "lost" and f.source.reason == f"{log} cannot be read: Permission denied."
     monkeypatch.undo()
     log.chmod(0o600)
-    assert f.look() == [b"x"] and f.source.state == "following", "it goes on when it may"
+    assert f.look() == [b"x"] and f.source.state == "connected", "it goes on when it may"
 
 
 @given(
@@ -251,7 +256,7 @@ def test_any_writing_and_rotating_is_followed_byte_for_byte(acts: list[bytes], e
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "a.log")
         log.touch()
-        f = Follower(log, lines=None)
+        f = Follower(log, last=None)
         written = b""
         seen: list[bytes | str] = []
         for n, act in enumerate(acts):
@@ -277,7 +282,6 @@ def test_its_thread_follows_until_it_is_stopped(log: Path) -> None:
     got: list[bytes] = []
     source = LogFileSource(log, got.append)
     source.start()
-    wait_for(lambda: source.state == "waiting" and "yet" in source.reason, "it to wait")
     log.write_bytes(b"a\nb")
     wait_for(lambda: source.received == 1, "the line")
     source.stop()
@@ -292,6 +296,6 @@ def test_a_sink_that_fails_is_one_sentence(log: Path) -> None:
     log.write_bytes(b"a\n")
     source = LogFileSource(log, full)
     source.start()
-    wait_for(lambda: source.state == "failed", "its giving up")
+    wait_for(lambda: source.state == "lost", "its giving up")
     assert source.reason == f"Lines of {log} cannot be kept: the disk is full"
     source.stop()
