@@ -121,14 +121,15 @@ class JournalSource:
         try:
             while not self._stopped.is_set():
                 before = self._lines.received
-                self._once()
+                if not self._once():
+                    return
                 wait = BACKOFF_S[0] if self._lines.received > before else min(wait * 2, BACKOFF_S[1])
                 self._stopped.wait(wait)
         except Exception as error:  # the sink could not take it
             self.state, self.reason = "lost", f"The journal of {self.unit} cannot be kept: {error}"
 
-    def _once(self) -> None:
-        """Run journalctl until it ends, for whatever reason."""
+    def _once(self) -> bool:
+        """Run journalctl until it ends, for whatever reason. False when there is no use in another try."""
         self._said.clear()
         try:
             process = subprocess.Popen(
@@ -141,10 +142,10 @@ class JournalSource:
             )
         except FileNotFoundError:
             self._lost(f"{self._command[0]} is not on this machine; use --log-file for a server without systemd.")
-            return
+            return False
         except OSError as error:
             self._lost(f"{self._command[0]} cannot be run: {error.strerror or error}.")
-            return
+            return True
         try:
             self._read(process)
         except ExportError as error:
@@ -155,6 +156,7 @@ class JournalSource:
             for stream in (process.stdout, process.stderr):
                 if stream is not None:
                     stream.close()
+        return True
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
