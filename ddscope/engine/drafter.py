@@ -7,8 +7,8 @@ never reads the text itself. Layout of the checkpoint: z-lab's. Source: DFlash, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -17,41 +17,29 @@ from torch import Tensor
 
 from ddscope.engine.config import DrafterConfig, read_drafter_config
 from ddscope.engine.errors import DraftShapeError
-from ddscope.engine.layers import KVCache, Layer, Linear, Norm, RopeTable, make_layers, rotate, run_layer
+from ddscope.engine.layers import KVCache, Rope, Weights, rotate, run_layer
+from ddscope.engine.linear import Linear
 from ddscope.engine.target import Target
-from ddscope.engine.weights import cast, layer_shapes, load_tensors
-
-
-@dataclass(frozen=True, slots=True)
-class _Context:
-    """K and V of the context for all layers at once: the stacked rows of every layer's k_proj and v_proj."""
-
-    kv: Linear
-    k_norms: Tensor  # [layers, 1, 1, head_dim]
+from ddscope.engine.weights import layer_shapes, load_tensors
 
 
 class Drafter:
     """Weights and forward pass; `config` is the configuration in force (a fault may change it, the weights stay)."""
 
-    def __init__(self, config: DrafterConfig, tensors: Mapping[str, Tensor], target: Target) -> None:
-        stack, dtype, device = config.stack, target.embedding.dtype, target.embedding.device
+    def __init__(self, config: DrafterConfig, weights: Weights, target: Target) -> None:
+        stack = config.stack
         self.config = config
-        self.embedding = target.embedding
-        self.head = target.head
-        self.fc = Linear(cast(tensors["fc.weight"], dtype, device))
-        self.hidden_norm = Norm(cast(tensors["hidden_norm.weight"], dtype, device), stack.norm_eps)
-        self.norm = Norm(cast(tensors["norm.weight"], dtype, device), stack.norm_eps)
-        self.layers: list[Layer] = make_layers(stack, tensors, "", dtype, device)
-        self.rope = RopeTable(stack, dtype, device)
-        wide = stack.heads * stack.head_dim
-        biases = [layer.qkv.bias[wide:] for layer in self.layers if layer.qkv.bias is not None]
-        self._context = _Context(
-            Linear(
-                torch.cat([layer.qkv.weight[wide:] for layer in self.layers]),
-                torch.cat(biases) if biases else None,
-            ),
-            torch.stack([layer.k_norm.weight for layer in self.layers if layer.k_norm is not None])[:, None, None],
-        )
+        self._target = target
+        self._heads: dict[int, Linear] = {}  # of parts of the vocabulary, made when first asked for
+        self.fc = weights.linear("fc")
+        self.hidden_norm = weights.norm("hidden_norm.weight", stack.norm_eps)
+        self.norm = weights.norm("norm.weight", stack.norm_eps)
+        self.layers = weights.layers(stack, "")
+        self.rope = Rope(stack, weights.dtype, weights.device)
+        # K and V of the context depend on the features alone: one product serves all layers.
+        attention = [f"layers.{number}.self_attn." for number in range(stack.layers)]
+        self._context_kv = weights.linear(*(f"{here}{part}" for here in attention for part in ("k_proj", "v_proj")))
+        self._context_k_norm = torch.stack([weights.plain(f"{here}k_norm.weight") for here in attention])[:, None, None]
 
     @classmethod
     def load(cls, folder: Path, target: Target) -> Drafter:
@@ -64,22 +52,22 @@ class Drafter:
             "norm.weight": (hidden,),
             **layer_shapes(config.stack, ""),
         }
-        return cls(config, load_tensors(folder, expected), target)
+        weights = Weights(load_tensors(folder, expected), target.dtype, target.device)
+        return cls(config, weights, target)
 
     def with_config(self, **changes: object) -> Drafter:
         """The same drafter (weights shared) with other values in force."""
-        other = object.__new__(Drafter)
-        other.__dict__.update(self.__dict__)
+        other = copy(self)
         other.config = replace(self.config, **changes)  # type: ignore[arg-type]
         return other
 
     def new_cache(self, rows: int) -> KVCache:
         """An empty cache with room for `rows` tokens of context and block."""
-        return KVCache(self.config.stack, rows, self.embedding.dtype, self.embedding.device)
+        return KVCache(self.config.stack, rows, self._target.dtype, self._target.device)
 
     def check_features(self, features: Tensor) -> None:
         """Raises DraftShapeError when features [n, layers × hidden] do not fit `fc`."""
-        want = self.fc.weight.shape[1]
+        want = self.fc.columns
         if features.shape[-1] != want:
             hidden, layers = self.config.stack.hidden, len(self.config.target_layer_ids)
             raise DraftShapeError(
@@ -102,14 +90,13 @@ class Drafter:
             self.check_features(features)
             raise
         cache.reserve(end)
-        kv = self._context.kv(self.hidden_norm(fused)).view(
-            end - start, stack.layers, 2, stack.kv_heads, stack.head_dim
-        )
+        kv = self._context_kv(self.hidden_norm(fused))
+        kv = kv.view(end - start, stack.layers, 2, stack.kv_heads, stack.head_dim)
         k, v = kv.permute(2, 1, 0, 3, 4).unbind(0)  # [layers, n, kv_heads, head_dim] each
-        k = F.rms_norm(k, (stack.head_dim,), None, stack.norm_eps) * self._context.k_norms
-        cos, sin = self.rope.at(list(range(start, end)))
-        cache.data[:, 0, :, start:end] = rotate(k, cos, sin).transpose(1, 2)
-        cache.data[:, 1, :, start:end] = v.transpose(1, 2)
+        k = F.rms_norm(k, (stack.head_dim,), None, stack.norm_eps) * self._context_k_norm
+        k = rotate(k, *self.rope.keys(range(start, end)))
+        cache.data[:, : stack.kv_heads, start:end] = k.transpose(1, 2)
+        cache.data[:, stack.kv_heads :, start:end] = v.transpose(1, 2)
         cache.length = end
 
     def draft(self, anchor: int, rows: int, cache: KVCache) -> Tensor:
@@ -121,13 +108,16 @@ class Drafter:
         stack = self.config.stack
         start = cache.length
         cache.reserve(start + rows)
-        rope = self.rope.at(list(range(start, start + rows)))
-        ids = torch.tensor([anchor] + [self.config.mask_token_id] * (rows - 1), device=self.embedding.device)
-        x = F.embedding(ids, self.embedding)
-        for number, layer in enumerate(self.layers):
-            x = run_layer(layer, stack, x, rope, cache.data[number], start, None)
+        rope = self.rope.all(range(start, start + rows))
+        x = self._target.embed([anchor] + [self.config.mask_token_id] * (rows - 1))
+        for layer, kv in zip(self.layers, cache.data.unbind(), strict=True):
+            x = run_layer(layer, stack, x, rope, kv, start, None)
         return self.norm(x[1:])
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """[D, V] logits of drafted positions, through the target's head."""
-        return self.head(hidden)
+    def logits(self, hidden: Tensor, vocab: int | None = None) -> Tensor:
+        """[D, V] logits of drafted positions, through the target's head; vocab: of the ids below it only."""
+        if vocab is None:
+            return self._target.head(hidden)
+        if vocab not in self._heads:
+            self._heads[vocab] = self._target.head_of(vocab)
+        return self._heads[vocab](hidden)

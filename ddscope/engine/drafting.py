@@ -69,12 +69,13 @@ class Drafting:
         hidden = drafter.draft(anchor, rows, self._cache)
         tensors.append(tensor_fields("draft.block_hidden", hidden, [None, drafter.config.stack.hidden], "target.head"))
         wanted = params.topk or (CHAIN_TOPK if params.algorithm == "dflash" else params.budget)
-        marginals = topk_logprobs(drafter.logits(hidden), wanted)
+        whole = params.draft_vocab is None or params.draft_vocab >= drafter.config.stack.vocab
+        marginals = topk_logprobs(drafter.logits(hidden, None if whole else params.draft_vocab), wanted)
         step = DraftStep(
             marginals.ids.tolist(),
             [finite(row) for row in marginals.logprobs.tolist()],
-            finite(marginals.logz.tolist()),
-            finite(marginals.entropy.tolist()),
+            finite(marginals.logz.tolist()) if whole else None,
+            finite(marginals.entropy.tolist()) if whole else None,
         )
         return Drafted(step, marginals.nonfinite, tensors)
 
@@ -83,7 +84,7 @@ class Drafting:
         if not self._unread:
             return []
         features = torch.cat(self._unread) if len(self._unread) > 1 else self._unread[0]
-        tensors = [tensor_fields("draft.target_hidden", features, [None, drafter.fc.weight.shape[1]], "drafter")]
+        tensors = [tensor_fields("draft.target_hidden", features, [None, drafter.fc.columns], "drafter")]
         try:
             drafter.read(features, self._cache)
         except DraftShapeError as error:

@@ -7,6 +7,7 @@ no nodes. Sources: DFlash (arXiv 2602.06036), DDTree (arXiv 2604.12989, section 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf, log
 from time import perf_counter_ns
 
 import torch
@@ -152,7 +153,8 @@ class Generator:
         probs = [[nan if value is None else value for value in row] for row in marginals.logprobs]
         if self.params.algorithm == "dflash":
             return chain_tree(probs, marginals.ids, len(probs)), len(probs)
-        return build_tree(probs, marginals.ids, self.params.budget), self.params.budget
+        budget, cut = self.params.budget, self.params.cut
+        return build_tree(probs, marginals.ids, budget, log(cut) if cut else -inf), budget
 
     def _positions(self, tree: DraftTree, base: int) -> list[int]:
         """[n + 1] what the target is given; sound: base + depth."""

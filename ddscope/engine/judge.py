@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ddscope.engine.drafting import finite
 from ddscope.engine.step import Params, TargetStep
-from ddscope_kernels import count_nonfinite, gumbel, perturbed_argmax
+from ddscope_kernels import count_nonfinite, gumbel, ordered_topk, perturbed_argmax
 
 PATH_TOPK = 8
 """Target's likeliest tokens recorded at each node of the path."""
@@ -35,19 +35,28 @@ class Judge:
 
         logits: [m, V]; positions: [m] of the tokens that are chosen (a node's own position + 1).
         """
-        chosen = self.choose(logits, positions, params)
         exact = logits.float()
-        logz = exact.logsumexp(-1)
-        top = exact.topk(min(2, exact.shape[-1]), dim=-1).values
-        gap = top[:, 0] - top[:, -1]
+        nonfinite = count_nonfinite(exact)
+        if nonfinite:
+            chosen, top = self.choose(exact, positions, params), exact.topk(2, dim=-1).values
+            logz = exact.logsumexp(-1)
+        else:
+            top, ids = ordered_topk(exact, 2)
+            # The first of equals, which is what argmax takes too.
+            chosen = ids[:, 0] if params.temperature == 0 else self.choose(exact, positions, params)
+            logz = top[:, 0] - exact.softmax(-1).amax(-1).log()
+        gap = top[:, 0] - top[:, 1]
         logprobs = exact.gather(-1, chosen[:, None]).squeeze(-1) - logz
-        step = TargetStep(chosen.tolist(), finite(logprobs.tolist()), finite(gap.tolist()))
-        return step, logz, count_nonfinite(exact)
+        return TargetStep(chosen.tolist(), finite(logprobs.tolist()), finite(gap.tolist())), logz, nonfinite
 
     def add_topk(self, step: TargetStep, logits: Tensor, logz: Tensor, path: list[int]) -> None:
         """Fill in the target's likeliest tokens on the path."""
         rows = torch.tensor(path, device=logits.device)
-        values, ids = logits[rows].float().topk(min(PATH_TOPK, logits.shape[-1]), dim=-1)
+        on_path = logits[rows].float()
+        if torch.isfinite(logz[rows]).all():
+            values, ids = ordered_topk(on_path, PATH_TOPK)
+        else:
+            values, ids = on_path.topk(min(PATH_TOPK, logits.shape[-1]), dim=-1)
         step.topk_ids = ids.tolist()
         step.topk_logprobs = [finite(row) for row in (values - logz[rows, None]).tolist()]
 

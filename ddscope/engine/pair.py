@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 
 from ddscope.engine.config import DrafterConfig, check_pair, read_drafter_config, read_target_config
-from ddscope.engine.convert import PACKAGE, default_target
+from ddscope.engine.convert import PACKAGE, Progress, default_target
 from ddscope.engine.drafter import Drafter
 from ddscope.engine.errors import EngineError
 from ddscope.engine.faults import MASK_TOKEN, SOUND, Faults
@@ -21,8 +20,6 @@ from ddscope.engine.tokenizer import Tokenizer
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 SHIPPED_DRAFT = Path(__file__).parent / "data" / "smollm2-dflash"
 """Folder of the drafter that comes with ddscope, with 192 held-out prompts beside it."""
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -45,12 +42,12 @@ class Pair:
     @property
     def dtype_name(self) -> str:
         """float32 or bfloat16."""
-        return str(self.target.embedding.dtype).removeprefix("torch.")
+        return str(self.target.dtype).removeprefix("torch.")
 
     @property
     def device_name(self) -> str:
         """cpu, cuda:0 …"""
-        return str(self.target.embedding.device)
+        return str(self.target.device)
 
     @property
     def title(self) -> str:

@@ -97,7 +97,7 @@ def replay_check(target: Target, prefix: Sequence[int], result: StepResult) -> R
     tree = result.logits[torch.tensor(path, device=result.logits.device)].float()
     diffs = _differences(plain, tree)
     rows = [ReplayRow(node, result.depths[node], diff) for node, diff in zip(path, diffs, strict=True)]
-    return ReplayCheck(rows, TOLERANCE[target.embedding.dtype])
+    return ReplayCheck(rows, TOLERANCE[target.dtype])
 
 
 def _differences(a: Tensor, b: Tensor) -> list[float]:

@@ -26,6 +26,9 @@ class Params:
     temperature: 0 is greedy. The drafter always proposes at temperature 1.
     seed:        equal seeds give equal draws at equal positions, whatever the algorithm.
     draft_rows:  rows of the drafter's block that are computed, the anchor included; None: all of them.
+    draft_vocab: only ids below it are drafted (byte-pair ids are roughly in order of frequency). A cheaper head, and
+                 marginals without log Z; the text stays the same. None: the whole vocabulary.
+    cut:         nodes of a ddtree whose path is less likely than this are not verified; 0: the whole budget.
     """
 
     algorithm: Algorithm = "ddtree"
@@ -35,27 +38,34 @@ class Params:
     seed: int = 0
     max_new_tokens: int = 128
     draft_rows: int | None = None
+    draft_vocab: int | None = None
+    cut: float = 0.0
 
     def __post_init__(self) -> None:
         """Raises EngineError, in one sentence, for a value outside its range."""
         if self.algorithm not in ALGORITHMS:
             raise EngineError(f"No algorithm {self.algorithm!r}; there are {', '.join(ALGORITHMS)}.")
-        for name, low in (("budget", 0), ("topk", 1), ("max_new_tokens", 1), ("draft_rows", 2)):
+        for name, low in (("budget", 0), ("topk", 1), ("max_new_tokens", 1), ("draft_rows", 2), ("draft_vocab", 1)):
             value = getattr(self, name)
             if value is not None and value < low:
                 raise EngineError(f"{name} must be at least {low}, not {value}.")
         if not 0 <= self.temperature < float("inf"):
             raise EngineError(f"temperature must be 0 or more, not {self.temperature}.")
+        if not 0 <= self.cut < 1:
+            raise EngineError(f"cut is a probability from 0 to below 1, not {self.cut}.")
 
 
 @dataclass(frozen=True, slots=True)
 class DraftStep:
-    """The drafter's marginals: ids and logprobs [D][k] descending, logz and entropy [D] in nats."""
+    """The drafter's marginals: ids and logprobs [D][k] descending, logz and entropy [D] in nats.
+
+    logz and entropy are None where only a part of the vocabulary was drafted; logprobs are then relative to that part.
+    """
 
     ids: list[list[int]]
     logprobs: list[Numbers]
-    logz: Numbers
-    entropy: Numbers
+    logz: Numbers | None
+    entropy: Numbers | None
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ returns logits and the hidden states that a drafter wants. It knows nothing of t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ddscope.engine.config import TargetConfig, read_target_config
-from ddscope.engine.layers import KVCache, Layer, Linear, Norm, RopeTable, make_layers, run_layer
-from ddscope.engine.weights import cast, layer_shapes, load_tensors
+from ddscope.engine.layers import KVCache, Norm, Rope, Weights, full_bias, run_layer
+from ddscope.engine.linear import Linear
+from ddscope.engine.weights import layer_shapes, load_tensors
 
 PREFILL_ROWS = 512
 """Rows of one forward at most while a prompt is read: bounds the memory of its attention scores."""
@@ -33,13 +35,17 @@ class Forward:
 class Target:
     """Weights and forward pass. It holds no state of a sequence: that is the cache."""
 
-    def __init__(self, config: TargetConfig, layers: list[Layer], embedding: Tensor, norm: Norm, head: Linear) -> None:
+    def __init__(self, config: TargetConfig, weights: Weights) -> None:
+        stack = config.stack
         self.config = config
-        self.layers = layers
-        self.embedding = embedding
-        self.norm = norm
-        self.head = head
-        self.rope = RopeTable(config.stack, embedding.dtype, embedding.device)
+        self.dtype, self.device = weights.dtype, weights.device
+        self.layers = weights.layers(stack, "model.")
+        self.norm = weights.norm("model.norm.weight", stack.norm_eps)
+        self._head_weight = weights.tensors["model.embed_tokens.weight" if config.tied else "lm_head.weight"]
+        self.head = self.head_of(stack.vocab)
+        self.rope = Rope(stack, self.dtype, self.device)
+        # As in the file: rows are looked up, never multiplied, and bfloat16 to float32 is exact.
+        self._embedding = weights.tensors["model.embed_tokens.weight"].to(self.device)
 
     @classmethod
     def load(cls, folder: Path, dtype: torch.dtype, device: torch.device) -> Target:
@@ -55,18 +61,25 @@ class Target:
             expected["lm_head.weight"] = (stack.vocab, stack.hidden)
         buffers = [f"model.layers.{i}.self_attn.rotary_emb.inv_freq" for i in range(stack.layers)]
         tensors = load_tensors(folder, expected, ignore=["lm_head.weight", *buffers])
-        embedding = cast(tensors["model.embed_tokens.weight"], dtype, device)
-        norm = Norm(cast(tensors["model.norm.weight"], dtype, device), stack.norm_eps)
-        head = Linear(embedding if config.tied else cast(tensors["lm_head.weight"], dtype, device))
-        return cls(config, make_layers(stack, tensors, "model.", dtype, device), embedding, norm, head)
+        return cls(config, Weights(tensors, dtype, device))
+
+    def embed(self, ids: Sequence[int]) -> Tensor:
+        """[n, hidden] rows of the embedding."""
+        return F.embedding(torch.tensor(ids, device=self.device), self._embedding).to(self.dtype)
+
+    def head_of(self, vocab: int) -> Linear:
+        """The head for the ids below `vocab`."""
+        return Linear(self._head_weight[:vocab], None, self.dtype, self.device)
 
     def with_norm(self, weight: Tensor) -> Target:
         """The same target (weights shared) with another final norm."""
-        return Target(self.config, self.layers, self.embedding, Norm(weight, self.norm.eps), self.head)
+        other = copy(self)
+        other.norm = Norm(weight, self.norm.eps)
+        return other
 
     def new_cache(self, rows: int) -> KVCache:
         """An empty cache with room for `rows` tokens."""
-        return KVCache(self.config.stack, rows, self.embedding.dtype, self.embedding.device)
+        return KVCache(self.config.stack, rows, self.dtype, self.device)
 
     def forward(
         self,
@@ -86,15 +99,16 @@ class Target:
         logit_rows:     rows for which logits are computed.
         """
         stack = self.config.stack
-        device = self.embedding.device
         start = cache.length
-        cache.reserve(start + len(ids))
-        rope = self.rope.at(positions)
-        x = F.embedding(torch.tensor(ids, device=device), self.embedding)
+        end = start + len(ids)
+        cache.reserve(end)
+        rope = self.rope.all(positions)
+        bias = full_bias(block_bias, stack, end)
+        x = self.embed(ids)
         wanted = set(capture)
         seen: dict[int, Tensor] = {}
-        for number, layer in enumerate(self.layers):
-            x = run_layer(layer, stack, x, rope, cache.data[number], start, block_bias)
+        for number, (layer, kv) in enumerate(zip(self.layers, cache.data.unbind(), strict=True)):
+            x = run_layer(layer, stack, x, rope, kv, start, bias)
             if number in wanted:
                 seen[number] = x
         last = self.norm(x)
@@ -120,7 +134,7 @@ class Target:
 
     def bias(self, visible: Tensor) -> Tensor:
         """The additive form of a [n, n] bool mask, as forward takes it."""
-        zeros = torch.zeros(visible.shape, dtype=self.embedding.dtype, device=self.embedding.device)
+        zeros = torch.zeros(visible.shape, dtype=self.dtype, device=self.device)
         return zeros.masked_fill_(~visible.to(zeros.device), -torch.inf)
 
     def causal_bias(self, count: int) -> Tensor:

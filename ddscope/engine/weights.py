@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -108,8 +107,3 @@ def _compare(folder: Path, expected: Shapes, found: Shapes, ignore: frozenset[st
 def _listed(names: list[str]) -> str:
     more = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
-
-
-def cast(tensor: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The tensor in the dtype and on the device the engine runs with, owning its memory contiguously."""
-    return tensor.to(device=device, dtype=dtype).contiguous()

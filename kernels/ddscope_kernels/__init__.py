@@ -5,7 +5,7 @@ Imports torch (and, for compiled forms, triton) only: no model, no engine, no tr
 """
 
 from ddscope_kernels.kv import compact_kv
-from ddscope_kernels.marginals import Marginals, count_nonfinite, topk_logprobs
+from ddscope_kernels.marginals import Marginals, count_nonfinite, ordered_topk, topk_logprobs
 from ddscope_kernels.mask import ancestor_rows, causal_rows, visibility
 from ddscope_kernels.noise import gumbel, perturbed_argmax
 from ddscope_kernels.tree import DraftTree, build_tree, chain_tree
@@ -21,6 +21,7 @@ __all__ = [
     "compact_kv",
     "count_nonfinite",
     "gumbel",
+    "ordered_topk",
     "perturbed_argmax",
     "topk_logprobs",
     "visibility",

@@ -1,4 +1,4 @@
-"""From a drafter's logits to the candidates of each depth: top-k log-probabilities, log Z and entropy.
+"""From logits to candidates: top-k log-probabilities, log Z and entropy of each row.
 
 The order of candidates is total (logit down, token id up), so equal logits give equal candidates on any device.
 """
@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+_CHUNK = 64  # columns; a maximum over so many is one vectorised pass, and few chunks are left to look into
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,31 @@ def count_nonfinite(logits: Tensor) -> int:
     return int(logits.numel() - torch.isfinite(logits).sum())
 
 
+def ordered_topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Values and ids, [m, min(k, V)] each, of the largest entries of each row of x [m, V], under a total order.
+
+    Order: value down, id up; torch.topk leaves the order of equal values open, and which of them make the cut.
+    x: float32 without NaN (-inf is the least value there is).
+    """
+    rows, size = x.shape
+    k = min(k, size)
+    if k == 0 or rows == 0:
+        return x.new_empty(rows, k), torch.empty(rows, k, dtype=torch.int64, device=x.device)
+    # One more than asked for: where it equals the last, the row has a tie across the cut.
+    top, ids = _topk(x, min(k + 1, size))
+    tied = (top[:, k - 1] == top[:, k]).nonzero().flatten().tolist() if size > k else []
+    top, ids = top[:, :k].contiguous(), ids[:, :k].contiguous()
+    for row in tied:
+        cut = top[row, -1]
+        above = int((top[row] > cut).sum())
+        ids[row, above:] = (x[row] == cut).nonzero().flatten()[: k - above]
+    if k > 1 and bool((top[:, 1:] == top[:, :-1]).any()):
+        ids, by_id = ids.sort(dim=-1)
+        top, by_value = top.gather(-1, by_id).sort(dim=-1, descending=True, stable=True)
+        ids = ids.gather(-1, by_value)
+    return top, ids
+
+
 def topk_logprobs(logits: Tensor, k: int) -> Marginals:
     """The k likeliest tokens of each depth with their log-probabilities.
 
@@ -53,11 +80,10 @@ def topk_logprobs(logits: Tensor, k: int) -> Marginals:
     if logits.ndim != 2 or k < 0:
         raise ValueError(f"logits must be [D, V] and k ≥ 0, got {list(logits.shape)} and {k}")
     x = logits.float()
-    nonfinite = count_nonfinite(x) if x.numel() else 0
+    nonfinite = count_nonfinite(x)
     if nonfinite:
         x = torch.where(torch.isfinite(x), x, -torch.inf)
-    k = min(k, x.shape[1])
-    top, ids = _ordered_topk(x, k)
+    top, ids = ordered_topk(x, k)
     logz, entropy = _logz_entropy(x, clean=nonfinite == 0)
     # Rounding may leave +1e-7, and a child must not outrank its parent.
     logprobs = (top - logz[:, None]).clamp_(max=0.0)
@@ -66,34 +92,29 @@ def topk_logprobs(logits: Tensor, k: int) -> Marginals:
     return Marginals(ids, logprobs, logz, entropy, nonfinite)
 
 
-def _ordered_topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """torch.topk under a total order. torch leaves the order of equal values open, and which of them make the cut."""
-    if k == 0 or x.shape[0] == 0:
-        return x.new_empty(x.shape[0], k), torch.empty(x.shape[0], k, dtype=torch.int64, device=x.device)
-    top, ids = x.topk(k, dim=-1)
-    tied = ((x >= top[:, -1:]).sum(-1) > k).nonzero().flatten().tolist()
-    for row in tied:
-        cut = top[row, -1]
-        above = int((top[row] > cut).sum())
-        ids[row, above:] = (x[row] == cut).nonzero().flatten()[: k - above]
-    ids, by_id = ids.sort(dim=-1)
-    top, by_value = top.gather(-1, by_id).sort(dim=-1, descending=True, stable=True)
-    return top, ids.gather(-1, by_value)
+def _topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """torch.topk, on a CPU through the maxima of chunks: the k largest values are in the k chunks of largest maxima."""
+    rows, size = x.shape
+    chunks = size // _CHUNK
+    if x.device.type != "cpu" or size % _CHUNK or chunks < 4 * k:
+        top, ids = x.topk(k, dim=-1)
+        return top, ids
+    columns = x.view(rows, chunks, _CHUNK)
+    _, best = columns.amax(-1).topk(k, dim=-1, sorted=False)
+    pool = columns.gather(1, best[:, :, None].expand(rows, k, _CHUNK)).view(rows, k * _CHUNK)
+    top, place = pool.topk(k, dim=-1)
+    return top, best.gather(1, place // _CHUNK) * _CHUNK + place % _CHUNK
 
 
 def _logz_entropy(x: Tensor, *, clean: bool) -> tuple[Tensor, Tensor]:
     """[D] logsumexp and entropy of the rows of x [D, V], which holds no NaN and no +inf (and no -inf when clean)."""
     if x.shape[1] == 0:
         return x.new_full((x.shape[0],), -torch.inf), x.new_zeros(x.shape[0])
-    peak = x.amax(-1, keepdim=True)
-    if not clean:
-        peak = peak.clamp(min=torch.finfo(x.dtype).min)  # a row of -inf only: keep -inf - peak away from NaN
-    shifted = x - peak
-    weights = shifted.exp()
-    total = weights.sum(-1)
-    if not clean:
-        shifted = shifted.clamp_(min=torch.finfo(x.dtype).min)  # 0 × -inf
-    mean = torch.linalg.vecdot(weights, shifted)
-    logz = total.log() + peak.squeeze(-1)
-    entropy = torch.where(total > 0, total.log() - mean / total, torch.zeros_like(total)).clamp_(min=0.0)
-    return logz, entropy
+    peak = x.amax(-1)
+    weights = x.softmax(-1)
+    logz = peak - weights.amax(-1).log()
+    if clean:
+        return logz, (logz - torch.linalg.vecdot(weights, x)).clamp_(min=0.0)
+    none = torch.isneginf(peak)
+    mean = torch.linalg.vecdot(weights, x.clamp(min=torch.finfo(x.dtype).min))  # 0 × -inf would be NaN
+    return torch.where(none, peak, logz), torch.where(none, 0.0, (logz - mean).clamp_(min=0.0))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from math import isfinite
+from math import inf, isfinite
 
 from torch import Tensor
 
@@ -56,12 +56,14 @@ class DraftTree:
         return node
 
 
-def build_tree(logprobs: Rows, ids: IdRows, budget: int) -> DraftTree:
+def build_tree(logprobs: Rows, ids: IdRows, budget: int, min_score: float = -inf) -> DraftTree:
     """Best-first draft tree from independent marginals.
 
-    logprobs: [D, k] nats, descending along k and ≤ 0; NaN and ±inf are never chosen, and counted in `dropped`.
-    ids:      [D, k] token ids.
-    budget:   nodes WITHOUT the root; fewer come back when there are fewer finite candidates.
+    logprobs:  [D, k] nats, descending along k and ≤ 0; NaN and ±inf are never chosen, and counted in `dropped`.
+    ids:       [D, k] token ids.
+    budget:    nodes WITHOUT the root; fewer come back when there are fewer finite candidates.
+    min_score: nats; nodes whose path is less likely are left out. Chosen nodes only get less likely, so what is left is
+    the first nodes of the tree without it.
     Order of nodes is the order in which they were chosen. It is total: score down, depth up, rank up, parent up, with
     scores summed in float64 from the root, so equal inputs give equal trees on any device. Therefore
     tree(B′) is the first B′ nodes of tree(B), and k ≥ budget never changes the tree.
@@ -77,7 +79,9 @@ def build_tree(logprobs: Rows, ids: IdRows, budget: int) -> DraftTree:
     # An entry is (-score, depth, rank, parent): its key is exactly the total order, and no two are equal.
     heap: list[tuple[float, int, int, int]] = [(-probs[0][0], 1, 0, 0)]
     while heap and len(tree.tokens) < budget:
-        _, depth, rank, parent = heappop(heap)
+        cost, depth, rank, parent = heappop(heap)
+        if -cost < min_score:
+            break
         here = probs[depth - 1]
         node = tree._add(parent, rank, tokens[depth - 1][rank], here[rank])
         if rank + 1 < len(here):

@@ -64,7 +64,7 @@ def test_a_fault_of_the_verify_is_caught_within_a_few_steps(pair: Pair, name: st
         found = checks(pair.with_faults(Faults(name)), prompt, steps=4)
         assert any(not check.ok for check in found)
         worst = max(max(check.root_diff, check.tree_diff) for check in found)
-        assert worst > 30 * TOLERANCE[pair.target.embedding.dtype]
+        assert worst > 30 * TOLERANCE[pair.target.dtype]
 
 
 @pytest.mark.engine

@@ -10,7 +10,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddscope_kernels import ancestor_rows, build_tree, chain_tree, compact_kv, topk_logprobs, visibility, walk
+from ddscope_kernels import (
+    ancestor_rows,
+    build_tree,
+    chain_tree,
+    compact_kv,
+    ordered_topk,
+    topk_logprobs,
+    visibility,
+    walk,
+)
 
 # Multiples of 1/8 sum without rounding, so that ties are ties for the oracle too.
 EIGHTHS = st.integers(-24, 0).map(lambda n: n / 8)
@@ -172,3 +181,15 @@ def test_the_masks_tensor_says_what_its_bits_say(data: st.DataObject) -> None:
     rows = data.draw(st.lists(st.integers(0, 2**count - 1), min_size=count, max_size=count))
     mask = visibility(rows)
     assert [[bool(row >> j & 1) for j in range(count)] for row in rows] == mask.tolist()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**31), st.integers(1, 20), st.sampled_from([6, 40, 10_000]))
+def test_candidates_found_through_chunks_are_those_of_a_full_sort(seed: int, k: int, levels: int) -> None:
+    # Wide enough for the chunked search; few levels make ties everywhere, also across the cut.
+    x = torch.randint(levels, (3, 64 * 100), generator=torch.Generator().manual_seed(seed)).float()
+    values, ids = ordered_topk(x, k)
+    for row in range(3):
+        want = sorted(range(x.shape[1]), key=lambda token: (-x[row, token].item(), token))[:k]
+        assert ids[row].tolist() == want
+        assert values[row].tolist() == [x[row, token].item() for token in want]
