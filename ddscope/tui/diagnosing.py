@@ -1,4 +1,4 @@
-"""Findings for the screen: asked from a diagnosis that the session feeds, or fed here a slice at a time when it is not.
+"""Findings for the screen: asked from a diagnosis that the session feeds on its own thread.
 
 Errors that the engine told as facts (a rejected command among them) become findings too, so that none is lost when its
 notification has gone.
@@ -36,37 +36,36 @@ class Diagnosing:
         self.findings: tuple[Finding, ...] = ()
         self.errors: list[EngineError] = []
         self._session = session
-        self._fed_by_session = diagnosis is not None
+        self._observing = diagnosis is not None
         self._diagnosis = diagnosis if diagnosis is not None else Diagnosis()
-        self._next = 0  # record to feed next, when it is fed here
         self._facts = 0  # facts looked at
         self._told = -1  # records behind `findings`
         self._asked = 0.0
 
+    def begin(self) -> None:
+        """Let the session feed the diagnosis, if it does not yet. It gets every record from the first on."""
+        if not self._observing:
+            self._observing = True
+            self._session.observe(self._diagnosis.observe)
+
     @property
     def seen(self) -> int:
         """How many records the detectors have looked at."""
-        return self._session.observed if self._fed_by_session else self._next
+        return self._session.observed
 
     @property
     def caught_up(self) -> bool:
         """Whether `findings` tells of every record taken in."""
         return self._told == self.seen >= self._session.store.n
 
-    def work(self, budget_s: float = 0.005) -> bool:
-        """Feed on, ask again. True when `findings` changed."""
-        store = self._session.store
-        if not self._fed_by_session:
-            deadline = time.perf_counter() + budget_s
-            while self._next < store.n and time.perf_counter() < deadline:
-                self._diagnosis.observe(store.record(self._next), self._next)
-                self._next += 1
+    def work(self) -> bool:
+        """Ask again when there may be news. True when `findings` changed."""
         seen = self.seen
         now = time.monotonic()
-        if seen == self._told or (now - self._asked < ASK_S and seen < store.n):
+        if seen == self._told or (now - self._asked < ASK_S and seen < self._session.store.n):
             return False
         self._asked, self._told = now, seen
-        found = self._session.ask(self._diagnosis.findings) if self._fed_by_session else self._diagnosis.findings()
+        found = self._session.ask(self._diagnosis.findings)
         before = self.findings
         self.findings = tuple(ranked([*found, *self._unexplained(found)]))
         return self.findings != before

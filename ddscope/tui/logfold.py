@@ -17,7 +17,7 @@ from typing import Final
 
 from ddscope.session.views import LogRow
 
-CHUNK = 512  # rows read between two looks at the clock
+CHUNK = 128  # rows read between two looks at the clock
 LOOK_BACK = 256  # rows: a chunk may begin this much earlier so that it does not cut a traceback in two
 
 ERROR, WARNING, INFO, DEBUG = 3, 4, 6, 7
@@ -181,8 +181,8 @@ class JournalEntries:
         """The record of an entry's first row."""
         return self._records[number]
 
-    def feed(self, budget_s: float = 0.008) -> Grown:
-        """Read new rows behind, then older ones in front, for at most about `budget_s`."""
+    def feed(self, budget_s: float = 0.008, *, older: bool = True) -> Grown:
+        """Read new rows behind, then older ones in front where wanted, for at most about `budget_s`."""
         deadline = time.perf_counter() + budget_s
         total = len(self.rows)
         if not self._started:
@@ -199,7 +199,7 @@ class JournalEntries:
             if time.perf_counter() > deadline:
                 return Grown(0, len(self._heads) - before)
         back = len(self._heads) - before
-        while self.low > 0:
+        while older and self.low > 0:
             start = self._clean_start(self.low - CHUNK) if self.low > CHUNK else 0
             heads, records = self._scan(start, self.low, {})
             self._heads[:0] = heads

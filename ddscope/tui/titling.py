@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from ddscope.model import Header
 from ddscope.session import EngineState, Store
 from ddscope.trace import TraceError
 from ddscope.tui.clock import clock
 from ddscope.tui.widgets.title import Motion, TitleView
+
+_BRACKETS = re.compile(r"\s*\([^()]*\)\s*$")
 
 
 def header_of(store: Store) -> Header | None:
@@ -18,11 +22,11 @@ def header_of(store: Store) -> Header | None:
 
 
 def model_words(header: Header | None) -> str:
-    """Target and drafter: "SmolLM2-135M-Instruct + smollm2-dflash"."""
+    """Target and drafter without what stands in brackets behind them: "SmolLM2-135M-Instruct + smollm2-dflash"."""
     model = header.model if header is not None else None
     if model is None:
         return ""
-    return f"{model.target} + {model.draft}" if model.draft else model.target
+    return " + ".join(_BRACKETS.sub("", name) or name for name in (model.target, model.draft) if name)
 
 
 def source_words(header: Header | None, live: bool, name: str) -> str:

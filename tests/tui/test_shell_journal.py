@@ -231,6 +231,19 @@ async def test_sources_are_gone_through_one_by_one(tmp_path: Path) -> None:
             assert journal.entries.filter.source is None and len(journal.entries) == 2
 
 
+async def test_time_and_level_are_said_once_and_copied_whole(tmp_path: Path) -> None:
+    line = "[2026-11-30 17:36:20 TP0] INFO INFORMED decision [2026-11-30 17:36:20] stays"
+    with living(tmp_path) as live:
+        live.feed(log(live.clock, line), log(live.clock, "[2026-11-30 17:36:20] ERROR: out of memory"))
+        async with shown(live.session) as pilot:
+            journal = bench_of(pilot).journal
+            await until(pilot, lambda: len(journal.entries) == 2)
+            first, second = (journal.content_at(y) for y in (0, 1))
+            assert "INFO  TP0 INFORMED decision [2026-11-30 17:36:20] stays" in first.text
+            assert "ERROR out of memory" in second.text
+            assert first.copy == line
+
+
 async def test_hostile_lines_are_shown_as_they_are_and_steer_nothing(tmp_path: Path) -> None:
     with living(tmp_path) as live:
         live.feed(log(live.clock, HOSTILE), log(live.clock, "two\nlines"), log(live.clock, "x" * 500))

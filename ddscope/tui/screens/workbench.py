@@ -85,6 +85,7 @@ class Workbench(MovingActions, SteeringActions, TakingActions, ArrangingActions,
         """The step shown before the index is there; None from then on."""
         self._step_key: object = None
         self._resume_at = 0.0
+        self._deck_status = ""
 
     # making -----------------------------------------------------------------------------------------------------
 
@@ -127,6 +128,7 @@ class Workbench(MovingActions, SteeringActions, TakingActions, ArrangingActions,
         for notice in self._notices:
             self.say(notice, "warning")
         self._frame()
+        self.session.start()  # after the first paint, where the caller has not started it
         self.set_interval(FRAME_S, self._frame)
 
     def _repaint(self) -> None:
@@ -149,6 +151,7 @@ class Workbench(MovingActions, SteeringActions, TakingActions, ArrangingActions,
             self.seen_version = self.session.version
             self._place_first()
             if self.first is None:
+                self.diagnosing.begin()  # not earlier: the index comes first
                 self.cursor.on_new()
         moved = self.first is None and self.advance()
         found = self.diagnosing.work()
@@ -309,7 +312,9 @@ class Workbench(MovingActions, SteeringActions, TakingActions, ArrangingActions,
         strip.active, panes.active = self.deck_tab, self.current
         strip.lit = self.current in layout.DECK
         status = self.journal.status() if self.deck_tab == "journal" else ""
-        self.query_one("#deck").border_subtitle = plain(status) if status else None
+        if status != self._deck_status:
+            self._deck_status = status
+            self.query_one("#deck").border_subtitle = plain(status) if status else None
         self.query_one(KeyHints).hints = self.hints
 
     @property

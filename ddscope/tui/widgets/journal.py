@@ -20,7 +20,8 @@ from ddscope.tui.widgets.lines import Line, LineView
 
 PID_FROM = 100  # cells: narrower panes have no room for the pid at the right
 TIME_CELLS = 19  # "14:02:11.418 ERROR "
-_SAID = re.compile(r"(?:INFO|WARN(?:ING)?|ERROR|DEBUG)\b:?\s+(?=\S)")  # the level's column says it already
+_STAMP = re.compile(r"\[\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)? ?(?P<rank>[^\]\s]*)\] ?")
+_SAID = re.compile(r"(?:INFO|WARN(?:ING)?|ERROR|DEBUG)\b:?\s+(?=\S)")
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Journal(LineView):
         heads = self._open_heads()
         self.entries.set_rows(rows)
         self.moment = moment
-        self._grow(heads, 0.004)
+        self._grow(heads, 0.004, older=False)
         if seek and moment is not None:
             self._seek()
 
@@ -78,9 +79,9 @@ class Journal(LineView):
         self._to_end()
         self.post_message(self.Changed())
 
-    def _grow(self, heads: list[int], budget_s: float) -> None:
+    def _grow(self, heads: list[int], budget_s: float, *, older: bool = True) -> None:
         held = self.scroll_offset.y
-        grown = self.entries.feed(budget_s)
+        grown = self.entries.feed(budget_s, older=older)
         places = [place for head in heads if (place := self.entries.place_of(head)) is not None]
         self.content_changed([self._entry_of_place(place) for place in places])
         if self.following:
@@ -216,8 +217,7 @@ class Journal(LineView):
             fold = f"  ▸ {lines:,} lines"
         elif row.partial:
             fold = "  (cut by the source)"
-        if shown[: len(word.strip())] == word.strip():
-            shown = _SAID.sub("", shown, count=1) if _SAID.match(shown) else shown
+        shown = _without_columns(shown, word.strip())
         if len(self.entries.sources) > 1:
             shown = f"{row.unit or row.src}: {shown}"
         shown = safe(shown)
@@ -260,3 +260,13 @@ class Journal(LineView):
             parts.append(f"read {self.entries.looked_at:,} of {total:,}")
         parts.append("following" if self.following else "not following · End follows")
         return " · ".join(safe(part) for part in parts)
+
+
+def _without_columns(text: str, level: str) -> str:
+    """A line without the time and level at its head that the pane's own columns say; the rank (TP0) stays."""
+    stamp = _STAMP.match(text)
+    rest = text[stamp.end() :] if stamp else text
+    if rest.startswith(level) and (said := _SAID.match(rest)):
+        rest = rest[said.end() :]
+    rank = stamp["rank"] if stamp else ""
+    return f"{rank} {rest}" if rank else rest
