@@ -114,6 +114,15 @@ def test_as_many_candidates_as_the_budget_are_always_enough(given_rows, budget: 
 
 
 @settings(max_examples=100, deadline=None)
+@given(marginals(max_depth=5, max_k=5), st.integers(0, 40), EIGHTHS)
+def test_a_least_score_keeps_exactly_the_nodes_that_reach_it(given_rows, budget: int, least: float) -> None:
+    whole, some = build_tree(*given_rows, budget), build_tree(*given_rows, budget, least)
+    reach = sum(score >= least for score in whole.scores[1:])
+    assert (some.tokens, some.parents) == (whole.tokens[:reach], whole.parents[:reach])
+    assert some.scores == whole.scores[: reach + 1]
+
+
+@settings(max_examples=100, deadline=None)
 @given(marginals(max_depth=5, max_k=6), st.integers(0, 60))
 def test_a_tree_is_well_formed(given_rows, budget: int) -> None:
     rows, ids = given_rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -225,6 +226,29 @@ def test_a_tree_larger_than_all_candidates_is_all_candidates(pair: Pair) -> None
     assert (len(step.tokens), step.budget) == (2 + 4 + 8, 200)
 
 
+def test_a_cut_leaves_out_the_unlikely_nodes_and_keeps_the_rest_of_the_tree(pair: Pair) -> None:
+    whole = next(steps(Generator(pair, PROMPT, TREE)))
+    some = next(steps(Generator(pair, PROMPT, replace(TREE, cut=0.05))))
+    likely = [score for score in whole.scores[1:] if score >= math.log(0.05)]
+    assert 0 < len(likely) < len(whole.tokens)
+    assert (some.tokens, some.budget) == (whole.tokens[: len(likely)], whole.budget)
+    assert text(pair, replace(TREE, cut=0.2)) == text(pair, PLAIN)
+    assert text(pair, replace(TREE, cut=0.999)) == text(pair, PLAIN)  # mostly the root alone
+
+
+def test_drafting_a_part_of_the_vocabulary_leaves_the_text_and_says_that_log_z_is_unknown(pair: Pair) -> None:
+    part = replace(TREE, draft_vocab=VOCAB // 2)
+    for step in steps(Generator(pair, PROMPT, part)):
+        assert step.draft is not None
+        assert step.draft.logz is None
+        assert step.draft.entropy is None
+        assert all(token < VOCAB // 2 for row in step.draft.ids for token in row)
+    assert text(pair, part) == text(pair, PLAIN)
+    all_of_it = next(steps(Generator(pair, PROMPT, replace(TREE, draft_vocab=VOCAB))))
+    assert all_of_it.draft is not None
+    assert all_of_it.draft.logz is not None
+
+
 # -- between steps ---------------------------------------------------------------------------------------------------
 
 
@@ -309,6 +333,9 @@ def test_a_prompt_that_cannot_be_read_is_refused(pair: Pair, prompt: list[int], 
         ({"topk": 0}, "topk must be at least 1"),
         ({"max_new_tokens": 0}, "max_new_tokens must be at least 1"),
         ({"draft_rows": 1}, "draft_rows must be at least 2"),
+        ({"draft_vocab": 0}, "draft_vocab must be at least 1"),
+        ({"cut": 1.0}, "cut is a probability"),
+        ({"cut": -0.1}, "cut is a probability"),
         ({"temperature": -0.1}, "temperature"),
         ({"temperature": float("nan")}, "temperature"),
     ],
