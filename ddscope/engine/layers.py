@@ -7,6 +7,7 @@ products, so q, k and v stay one tensor until the cache, and scale and rotation 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
@@ -69,7 +70,9 @@ class Weights:
 
     def layers(self, stack: TransformerConfig, prefix: str) -> list[Layer]:
         """All layers of a stack, whose tensors are named as in Hugging Face's files (`layer_shapes` says which)."""
-        return [self._layer(stack, f"{prefix}layers.{number}.") for number in range(stack.layers)]
+        # Packing is most of the time a model takes to load, and releases the interpreter.
+        with ThreadPoolExecutor(max(1, torch.get_num_threads())) as pool:
+            return list(pool.map(lambda number: self._layer(stack, f"{prefix}layers.{number}."), range(stack.layers)))
 
     def _layer(self, stack: TransformerConfig, here: str) -> Layer:
         attention, mlp = f"{here}self_attn.", f"{here}mlp."

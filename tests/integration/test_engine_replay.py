@@ -14,6 +14,7 @@ from ddscope.engine.replay import TOLERANCE, ReplayCheck, deepest_path
 from tests.engine_models import tiny_pair
 
 LINES = (SHIPPED_DRAFT / "heldout-prompts.jsonl").read_text("utf-8").splitlines()
+VERIFY_FAULTS = ["verify-position", "sibling-leak", "causal-mask", "flat-positions", "no-compaction"]
 PROMPTS = [json.loads(line)["prompt_ids"] for line in LINES[:16]]
 
 
@@ -51,14 +52,16 @@ def test_a_sound_engine_stays_far_below_the_tolerance(pair: Pair) -> None:
 @pytest.mark.engine
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_sound_engine_in_bfloat16_stays_below_its_tolerance() -> None:
+def test_bfloat16_tells_sound_from_broken_too() -> None:
     pair = load_pair(dtype="bfloat16")
     for prompt in PROMPTS[:6]:
         assert all(check.ok for check in checks(pair, prompt, steps=5, every=2))
+    for name in VERIFY_FAULTS:
+        assert any(not check.ok for check in checks(pair.with_faults(Faults(name)), PROMPTS[0], steps=3))
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("name", ["verify-position", "sibling-leak", "causal-mask", "flat-positions", "no-compaction"])
+@pytest.mark.parametrize("name", VERIFY_FAULTS)
 def test_a_fault_of_the_verify_is_caught_within_a_few_steps(pair: Pair, name: str) -> None:
     for prompt in PROMPTS[:3]:
         found = checks(pair.with_faults(Faults(name)), prompt, steps=4)
