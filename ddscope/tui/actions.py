@@ -177,16 +177,13 @@ class Hint:
 
 
 STEP = Hint(("step_back", "step_forward"), "step")
-TREE_HINTS: Final[tuple[Hint, ...]] = (
-    Hint(("to_parent", "to_above", "to_below", "to_child"), "node"),
-    Hint(("outline",), "outline"),
-    Hint(("probabilities",), "probabilities"),
-)
-"""What comes first while the tree has the keys."""
+HOLD = Hint(("hold",), "hold")
+LINE = Hint(("line_up", "line_down"), "line")
+OPEN = Hint(("open",), "open")
 
 HINTS: Final[tuple[Hint, ...]] = (
     STEP,
-    Hint(("hold",), "hold"),
+    HOLD,
     Hint(("engine_pause",), "pause engine"),
     Hint(("engine_step",), "one step"),
     Hint(("prompt",), "prompt"),
@@ -203,3 +200,17 @@ HINTS: Final[tuple[Hint, ...]] = (
     Hint(("command_palette",), "palette"),
 )
 """What the footer may say, most useful first; the last two always stay."""
+
+PANE_HINTS: Final[Mapping[str, tuple[Hint, ...]]] = {
+    "tree": (
+        Hint(("to_parent", "to_above", "to_below", "to_child"), "node"),
+        STEP,
+        HOLD,
+        Hint(("outline",), "outline"),
+        Hint(("probabilities",), "probabilities"),
+    ),
+    "journal": (LINE, OPEN, Hint(("filter_journal",), "filter"), Hint(("filter_priority",), "priority")),
+    "findings": (LINE, OPEN),
+    "tensors": (LINE, OPEN),
+}
+"""What comes first while a pane has the keys, by the pane's name."""

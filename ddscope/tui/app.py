@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import ClassVar
 
+from rich.text import Text
 from textual.app import App
 from textual.binding import BindingType
 from textual.command import DiscoveryHit, Hit, Hits, Provider
@@ -15,6 +16,7 @@ from textual.content import Content
 from ddscope.diagnose import Diagnosis
 from ddscope.session import Session
 from ddscope.tui.actions import DEFAULT_KEYS, Action, Keys, available
+from ddscope.tui.failing import keep_failure
 from ddscope.tui.screens.bench import rebind
 from ddscope.tui.screens.workbench import Workbench
 from ddscope.tui.theme import THEME_NAMES, themes
@@ -93,6 +95,7 @@ class DdscopeApp(App[None], inherit_bindings=False):
         # Without colours there is nothing to convert: the terminal's own foreground and background are kept.
         super().__init__(ansi_color=True if os.environ.get("NO_COLOR") else None)
         self.keys = keys
+        self.session = session
         for made in themes():
             self.register_theme(made)
         self.theme = THEME_NAMES[theme or "dark"]
@@ -103,3 +106,9 @@ class DdscopeApp(App[None], inherit_bindings=False):
     def on_mount(self) -> None:
         """The workbench."""
         self.push_screen(self._bench)
+
+    def _fatal_error(self) -> None:
+        """Textual would print a traceback with the values of every variable; a person needs a sentence."""
+        error = self._exception if self._exception is not None else RuntimeError("unknown")
+        self._exit_renderables.append(Text(keep_failure(error, self.session.path), no_wrap=True, overflow="ignore"))
+        self._close_messages_no_wait()

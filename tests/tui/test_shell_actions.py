@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
-from ddscope.tui.actions import BY_ID, DEFAULT_KEYS, GROUPS, HINTS, REGISTRY, TREE_HINTS, Need, available
+from ddscope.tui.actions import BY_ID, DEFAULT_KEYS, GROUPS, HINTS, PANE_HINTS, REGISTRY, Need, available
 from ddscope.tui.app import Actions, DdscopeApp
 from ddscope.tui.keysdoc import keys_page
 from ddscope.tui.screens.help import help_lines
@@ -47,7 +48,7 @@ def test_every_action_belongs_to_a_group_and_says_what_it_does_in_the_help_colum
 
 
 def test_hints_name_actions_that_exist() -> None:
-    named = {action for hint in (*HINTS, *TREE_HINTS) for action in hint.actions}
+    named = {action for hint in (*HINTS, *chain(*PANE_HINTS.values())) for action in hint.actions}
     assert named <= set(BY_ID)
     assert [hint.actions for hint in HINTS[-2:]] == [("help",), ("command_palette",)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ddscope.diagnose import SEVERITIES, Finding
-from ddscope.tui.actions import HINTS, REGISTRY, STEP, TREE_HINTS, Hint, Keys, Need, available, key_text
+from ddscope.tui.actions import HINTS, PANE_HINTS, REGISTRY, STEP, Hint, Keys, Need, available, key_text
 from ddscope.tui.screens import layout
 from ddscope.tui.widgets.keys import KeyHint
 from ddscope.tui.widgets.tabs import Tab
@@ -51,10 +51,8 @@ def hints(
 ) -> tuple[KeyHint, ...]:
     """Key hints for the pane that has the keys and for what the engine does."""
     can = {action.id for action in available(offers)}
-    order: list[Hint] = list(HINTS)
-    if focus == "tree":  # arrows move between nodes there, so steps have their other keys
-        order = [TREE_HINTS[0], STEP, HINTS[1], *TREE_HINTS[1:]]
-        order += [hint for hint in HINTS if hint not in order]
+    first = PANE_HINTS.get(focus, ())
+    order = [*first, *(hint for hint in HINTS if hint not in first)]
     if engine in ("paused", "break"):
         rest = [hint for hint in order if not hint.actions[0].startswith("engine_")]
         order = [Hint(("continue",), "continue"), Hint(("engine_step",), "one step"), *rest]

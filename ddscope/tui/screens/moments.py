@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import overload
 
 from ddscope.session import EngineState, RequestRow
 from ddscope.tui.playback import Playback
 from ddscope.tui.screens.bench import Bench
 from ddscope.tui.widgets.journal import Moment
 from ddscope.tui.widgets.title import Motion
+
+
+class Joined(Sequence[RequestRow]):
+    """Rows of a moment, and behind them those of another that come later. Rows are made when they are looked at."""
+
+    def __init__(self, then: Sequence[RequestRow], now: Sequence[RequestRow]) -> None:
+        self._then, self._now = then, now
+
+    def __len__(self) -> int:
+        return max(len(self._then), len(self._now))
+
+    @overload
+    def __getitem__(self, place: int) -> RequestRow: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[RequestRow]: ...
+    def __getitem__(self, place: int | slice) -> RequestRow | list[RequestRow]:
+        if isinstance(place, slice):
+            return [self[number] for number in range(*place.indices(len(self)))]
+        place += len(self) if place < 0 else 0
+        return self._then[place] if place < len(self._then) else self._now[place]
 
 
 class Moments(Bench):
@@ -22,7 +43,7 @@ class Moments(Bench):
         """Requests as of the moment; those that come later are listed as they are known now, so one can go there."""
         then = self.store.requests(self.cursor.at)
         now = self.store.requests(self.horizon)
-        return then if len(then) >= len(now) else [*then, *now[len(then) :]]
+        return then if len(then) >= len(now) else Joined(then, now)
 
     def stopped(self, state: EngineState, rid: str, step: int) -> str:
         """Why the step that is shown is held before its commit."""

@@ -63,9 +63,9 @@ class MovingActions(Bench):
 
     def play_all(self) -> None:
         """Play from the first step of the trace."""
-        rids = [row.rid for row in self.store.requests() if self.store.step_records(row.rid)]
-        if rids:
-            self.cursor.to(self.store.step_records(rids[0])[0])
+        first = next((rid for rid in self._rids() if self.store.step_records(rid)), None)
+        if first is not None:
+            self.cursor.to(self.store.step_records(first)[0])
         self.play()
 
     def play(self) -> None:
@@ -124,10 +124,15 @@ class MovingActions(Bench):
         """To the anomaly after, in this request first, then in any."""
         self._anomaly(+1)
 
+    def _rids(self) -> list[str]:
+        """Requests in their order, without making a row of each."""
+        rows = self.store.requests()
+        named = (self.store.rid_of(rows.record(place)) for place in range(len(rows)))
+        return [rid for rid in named if rid is not None]
+
     def _next_rid(self, by: int) -> str | None:
         """The neighbour of the request that has steps; None at the ends."""
-        rows = self.store.requests()
-        rids = [row.rid for row in rows]
+        rids = self._rids()
         place = rids.index(self.cursor.rid) + by if self.cursor.rid in rids else 0
         while 0 <= place < len(rids):
             if self.store.step_records(rids[place]):

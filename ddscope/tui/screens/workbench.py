@@ -273,7 +273,8 @@ class Workbench(MovingActions, SteeringActions, TakingActions, ArrangingActions,
         journal.empty_reason = reasons.journal_reason(self.session)
         journal.show(store.logs(self.horizon), self.moment(), seek=seek and not cursor.is_live)
         findings.empty_reason = reasons.findings_reason(self.diagnosing.seen, store.n)
-        findings.show(self.diagnosing.findings, cursor.at)
+        if seek or self.horizon is None:  # a live view that is held holds its findings too; the tab counts the new ones
+            findings.show(self.diagnosing.findings, cursor.at)
         tensors.empty_reason = reasons.tensors_reason(self.session)
         tensors.show(store.tensors(cursor.at))
         timing.empty_reason = reasons.timing_reason(self.session, store.state())
@@ -303,12 +304,12 @@ class Workbench(MovingActions, SteeringActions, TakingActions, ArrangingActions,
 
     def relabel(self) -> None:
         """Names on tabs, words on frames, key hints."""
-        findings, tensors = self.query_one(Findings), self.query_one(Tensors)
+        findings, tensors = self.diagnosing.findings, self.query_one(Tensors)
         strip, panes = self.query_one("#strip", TabStrip), self.query_one("#panes", TabStrip)
         lines, mismatches = len(self.journal.entries.rows), tensors.mismatches
-        strip.tabs = tabs(layout.DECK, log_lines=lines, findings=findings.findings, mismatches=mismatches)
+        strip.tabs = tabs(layout.DECK, log_lines=lines, findings=findings, mismatches=mismatches)
         every = (*layout.UPPER, *layout.DECK)
-        panes.tabs = tabs(every, log_lines=lines, findings=findings.findings, mismatches=mismatches)
+        panes.tabs = tabs(every, log_lines=lines, findings=findings, mismatches=mismatches)
         strip.active, panes.active = self.deck_tab, self.current
         strip.lit = self.current in layout.DECK
         status = self.journal.status() if self.deck_tab == "journal" else ""
@@ -373,9 +374,17 @@ class Workbench(MovingActions, SteeringActions, TakingActions, ArrangingActions,
     def _journal_changed(self) -> None:
         self.relabel()
 
+    def action_show_findings(self) -> None:
+        """Tab 2, with what is known now."""
+        self.query_one(Findings).show(self.diagnosing.findings, self.cursor.at)
+        super().action_show_findings()
+
     @on(TabStrip.Chosen)
     def _tab_chosen(self, event: TabStrip.Chosen) -> None:
-        self.show_pane(event.pane)
+        if event.pane == "findings":
+            self.action_show_findings()
+        else:
+            self.show_pane(event.pane)
 
     @on(TitleBar.Pressed)
     @on(KeyHints.Pressed)

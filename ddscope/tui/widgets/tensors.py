@@ -58,7 +58,8 @@ class Tensors(LineView):
             spans.append((f"expected {expect}  ", palette.good))
             spans.append((safe(row.words), palette.warn))
         else:
-            spans.append((f"{expect}  ", palette.muted))
+            fits = f"as expected {expect}" if row.expect is not None else expect
+            spans.append((f"{fits}  ", palette.muted))
             spans.append((safe(f"{row.dtype} {row.device or ''}"), palette.muted))
         return Line(tuple(spans), target=row.record, copy=f"{row.name} {shape_text(row.shape)}")
 
