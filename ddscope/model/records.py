@@ -180,7 +180,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Step(Record, frozen=True, kw_only=True, omit_defaults=True, tag="step"):
-    """One target forward for one request. base: position of the root; root: its token id; path: node indices, root first."""
+    """One target forward for one request. base: position of the root; root: its token; path: nodes, root first."""
 
     type: ClassVar[str] = "step"
     rid: str
@@ -215,7 +215,7 @@ class Tensor(Record, frozen=True, kw_only=True, omit_defaults=True, tag="tensor"
 
 
 class Finish(Record, frozen=True, kw_only=True, omit_defaults=True, tag="finish"):
-    """A request left the engine. emitted counts all its output tokens, the prefill's included; reason: stop, length, abort, error."""
+    """A request left the engine. emitted: its output tokens, the prefill's included. reason: stop, length, abort, error."""
 
     type: ClassVar[str] = "finish"
     rid: str
@@ -266,7 +266,7 @@ class Stack(Record, frozen=True, kw_only=True, omit_defaults=True, tag="stack"):
 
 
 class Fact(Record, frozen=True, kw_only=True, omit_defaults=True, tag="fact"):
-    """Something known about the server: versions, hashes, arguments requested and in force. Names are in docs/trace-format.md."""
+    """Something known about the server: versions, hashes, arguments in force. Names are in docs/trace-format.md."""
 
     type: ClassVar[str] = "fact"
     name: str
@@ -298,7 +298,7 @@ class Mark(Record, frozen=True, kw_only=True, omit_defaults=True, tag="mark"):
 
 
 class Gap(Record, frozen=True, kw_only=True, omit_defaults=True, tag="gap"):
-    """Records that are missing here. With a count, the gap stands for the `count` records of `of` that end at its own seq."""
+    """Records that are missing. With a count, it stands for the `count` records of `of` that end at its own seq."""
 
     type: ClassVar[str] = "gap"
     of: str

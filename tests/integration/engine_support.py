@@ -45,7 +45,9 @@ class LiveEngine:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     kinds = [type(r).__name__ for r in self.records[-12:]]
-                    raise AssertionError(f"waited {timeout} s; last records {kinds}; log:\n{self.process.log.read_text()}")
+                    raise AssertionError(
+                        f"waited {timeout} s; last records {kinds}; log:\n{self.process.log.read_text()}"
+                    )
                 self._news.wait(left)
         return value
 
@@ -60,10 +62,14 @@ class LiveEngine:
         return self.wait(found)
 
     def wait_control(self, command: str, after: int = 0) -> Control:
-        return self.wait(lambda rs: next((r for r in rs[after:] if isinstance(r, Control) and r.command == command), None))
+        return self.wait(
+            lambda rs: next((r for r in rs[after:] if isinstance(r, Control) and r.command == command), None)
+        )
 
     def wait_refusal(self, after: int = 0) -> Fact:
-        return self.wait(lambda rs: next((r for r in rs[after:] if isinstance(r, Fact) and r.name == "control.refused"), None))
+        return self.wait(
+            lambda rs: next((r for r in rs[after:] if isinstance(r, Fact) and r.name == "control.refused"), None)
+        )
 
     def steps(self, rid: str) -> list[Step]:
         with self._news:

@@ -133,7 +133,9 @@ def test_a_breakpoint_stops_before_the_commit(engine: LiveEngine, point: dict[st
     assert stopped.time.verify
     mark = engine.n
     engine.send("check_now")
-    fact = engine.wait(lambda rs: next((r for r in rs[mark:] if isinstance(r, Fact) and r.name == "replay_check"), None))
+    fact = engine.wait(
+        lambda rs: next((r for r in rs[mark:] if isinstance(r, Fact) and r.name == "replay_check"), None)
+    )
     assert fact.value["ok"] is True
     engine.send("unbreak", **point)
     engine.send("resume")
@@ -178,7 +180,9 @@ def test_abort_ends_a_request_at_a_breakpoint(engine: LiveEngine) -> None:
         ("dance", {}),
     ],
 )
-def test_a_command_that_does_not_fit_is_refused_in_words(engine: LiveEngine, command: str, args: dict[str, object]) -> None:
+def test_a_command_that_does_not_fit_is_refused_in_words(
+    engine: LiveEngine, command: str, args: dict[str, object]
+) -> None:
     mark = engine.n
     engine.send(command, **args)
     refusal = engine.wait_refusal(after=mark)
