@@ -215,7 +215,7 @@ class Tensor(Record, frozen=True, kw_only=True, omit_defaults=True, tag="tensor"
 
 
 class Finish(Record, frozen=True, kw_only=True, omit_defaults=True, tag="finish"):
-    """A request left the engine. emitted: its output tokens, the prefill's included. reason: stop, length, abort, error."""
+    """A request left the engine. emitted: its output tokens, prefill included. reason: stop, length, abort, error."""
 
     type: ClassVar[str] = "finish"
     rid: str
