@@ -23,6 +23,10 @@ from ddscope_kernels import DraftTree, build_tree, causal_rows, chain_tree, comp
 __all__ = ["Generator", "Params", "StepResult"]
 
 
+FIRST_ROWS = 1024
+"""Output tokens that the caches have room for at first; they grow when a text gets longer."""
+
+
 class Generator:
     """Decodes one prompt. start(), then draft_and_verify() and commit() in turn until `done`.
 
@@ -50,7 +54,7 @@ class Generator:
         self.output: list[int] = []
         self.done: str | None = None
         self.pending: StepResult | None = None
-        rows = len(self.prompt) + self.params.max_new_tokens + self.params.budget + pair.checkpoint.block_size + 1
+        rows = len(self.prompt) + min(self.params.max_new_tokens, FIRST_ROWS) + self.params.budget + 1
         self._cache = pair.target.new_cache(rows)
         self._drafting = Drafting(pair, rows)
         self._judge = Judge()

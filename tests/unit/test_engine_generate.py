@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from ddscope.engine import generate
 from ddscope.engine.errors import EngineError
 from ddscope.engine.faults import Faults
 from ddscope.engine.generate import Generator, Params, StepResult
@@ -247,6 +249,43 @@ def test_drafting_a_part_of_the_vocabulary_leaves_the_text_and_says_that_log_z_i
     all_of_it = next(steps(Generator(pair, PROMPT, replace(TREE, draft_vocab=VOCAB))))
     assert all_of_it.draft is not None
     assert all_of_it.draft.logz is not None
+
+
+def test_a_drafter_whose_logits_are_no_numbers_drafts_nothing_and_the_text_stays(pair: Pair) -> None:
+    drafter = copy(pair.drafter)
+    drafter.norm = replace(drafter.norm, weight=torch.full_like(drafter.norm.weight, torch.nan))
+    for algorithm in ("ddtree", "dflash"):
+        generator = Generator(replace(pair, drafter=drafter), PROMPT, replace(TREE, algorithm=algorithm))
+        for step in steps(generator):
+            assert step.nonfinite == {"draft": 5 * VOCAB, "target": 0}
+            assert step.tokens == []
+            assert step.draft is not None
+            assert {value for row in step.draft.logprobs for value in row} == {None}
+            assert step.draft.logz == [None] * 5
+        assert generator.output == text(pair, PLAIN)
+
+
+def test_one_candidate_that_is_no_number_is_dropped_and_counted(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = type(pair.drafter).logits
+
+    def spoiled(self: object, hidden: torch.Tensor, vocab: int | None = None) -> torch.Tensor:
+        logits = sound(self, hidden, vocab)  # type: ignore[arg-type]
+        logits[0, 3], logits[1, 4] = torch.nan, -torch.inf
+        return logits
+
+    monkeypatch.setattr(type(pair.drafter), "logits", spoiled)
+    step = next(steps(Generator(pair, PROMPT, replace(TREE, budget=2000, draft_rows=3))))
+    assert step.nonfinite["draft"] == 2
+    first = {token for token, depth in zip(step.tokens, step.depths[1:], strict=True) if depth == 1}
+    second = {token for token, depth in zip(step.tokens, step.depths[1:], strict=True) if depth == 2}
+    assert (3 in first, 4 in second, len(first), len(second)) == (False, False, VOCAB - 1, VOCAB - 1)
+    assert text(pair, TREE) == text(pair, PLAIN)
+
+
+def test_a_text_longer_than_the_first_cache_is_the_same_text(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    want = text(pair, replace(PLAIN, max_new_tokens=80))
+    monkeypatch.setattr(generate, "FIRST_ROWS", 3)
+    assert text(pair, replace(TREE, max_new_tokens=80)) == want
 
 
 # -- between steps ---------------------------------------------------------------------------------------------------
