@@ -52,6 +52,12 @@ def dropped(store: Store) -> tuple[int | None, bool]:
     return sum(c.dropped for c in counters), any(c.unknown for c in counters)
 
 
+def last_step(store: Store, rid: str | None) -> int | None:
+    """Number of the newest step of a request."""
+    rows = store.steps(rid) if rid is not None else ()
+    return rows[len(rows) - 1].step if len(rows) else None
+
+
 def title_view(
     store: Store,
     *,
@@ -90,7 +96,7 @@ def title_view(
         dropped=lost,
         lost=unknown,
         step=row.step if row is not None else None,
-        steps=len(store.steps(rid)) if rid is not None and row is not None else None,
+        last_step=last_step(store, rid) if row is not None else None,
         clock=clock(row.t) if row is not None else "",
         indexed=indexed / size if not live and size and indexed < size else None,
         connection=connection,

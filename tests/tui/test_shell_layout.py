@@ -63,7 +63,7 @@ async def test_title_tabs_and_keys_fit_every_width(tmp_path: Path, size: tuple[i
     with replayed(tmp_path) as session:
         async with shown(session, size=size) as pilot:
             lines = screen_lines(pilot)
-            assert lines[0].startswith((" ddscope ", " dd ")) and "■ END" in lines[0] and "step 5/6" in lines[0]
+            assert lines[0].startswith((" ddscope ", " dd ")) and "■ END" in lines[0] and "step 5/5" in lines[0]
             assert "? keys" in lines[-1] and "^p palette" in lines[-1]
             assert "…" not in lines[-1]
 
@@ -275,7 +275,7 @@ views = st.builds(
     rate=st.one_of(st.none(), st.floats(0, 10_000)),
     dropped=st.one_of(st.none(), st.integers(0, 10**6)),
     step=st.one_of(st.none(), st.integers(0, 10**6)),
-    steps=st.integers(0, 10**6),
+    last_step=st.integers(0, 10**6),
     indexed=st.one_of(st.none(), st.floats(0, 1)),
     clock=st.sampled_from(["", "14:02:11.418"]),
 )

@@ -62,7 +62,7 @@ async def test_a_replay_opens_at_its_end_and_says_so(tmp_path: Path) -> None:
     with replayed(tmp_path) as session:
         async with shown(session) as pilot:
             assert_all_show(bench_of(pilot), "r2", 5)
-            assert "■ END" in title(pilot) and "step 5/6" in title(pilot)
+            assert "■ END" in title(pilot) and "step 5/5" in title(pilot)
 
 
 @pytest.mark.parametrize(("back", "forward"), [("left", "right"), ("h", "l"), ("comma", "full_stop")])

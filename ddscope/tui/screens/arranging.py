@@ -32,9 +32,8 @@ class ArrangingActions(Bench):
         width, height = self.size
         single = self.single
         self.set_class(single, "-single")
-        self.set_class(width >= 132, "-roomy")
-        self.set_class(width >= 160, "-wide")
-        self.set_class(height >= 50, "-tall")
+        for name, holds in layout.size_classes(width, height).items():
+            self.set_class(holds, name)
         for name in (*layout.UPPER, *layout.DECK):
             pane = self.query_one(f"#{name}")
             if single:

@@ -43,6 +43,8 @@ Workbench { layout: vertical; background: $background; color: $text; }
 #body { height: 1fr; layout: horizontal; }
 #left { width: 30; }
 #right { width: 30; }
+Workbench.-tight #left { width: 26; }
+Workbench.-tight #right { width: 26; }
 #centre { width: 1fr; }
 Workbench.-roomy #left { width: 33; }
 Workbench.-roomy #right { width: 35; }
@@ -57,9 +59,11 @@ Workbench.-wide #right { width: 46; }
 #requests { height: 4; }
 #steps, #tree, #node { height: 1fr; }
 #text { height: 6; }
+Workbench.-low #text { height: 5; }
 Workbench.-tall #text { height: 9; }
 
 #bottom { height: 11; }
+Workbench.-low #bottom { height: 8; }
 Workbench.-tall #bottom { height: 17; }
 #deck { height: 1fr; border: round $border-blurred; border-top: none; border-subtitle-color: $text-disabled; }
 #deck:focus-within { border: round $border; border-top: none; }
@@ -81,3 +85,14 @@ Workbench.-single #deck:focus-within { border: round $border; }
 def is_single(width: int, height: int, zoomed: bool) -> bool:
     """Whether one pane is shown at a time."""
     return zoomed or width < NARROW_BELOW or height < LOW_BELOW
+
+
+def size_classes(width: int, height: int) -> dict[str, bool]:
+    """CSS classes of the workbench for a size: how wide the outer columns and how high the lower panes are."""
+    return {
+        "-tight": width < 112,
+        "-roomy": width >= 132,
+        "-wide": width >= 160,
+        "-low": height < 36,
+        "-tall": height >= 50,
+    }

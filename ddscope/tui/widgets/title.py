@@ -41,7 +41,7 @@ class TitleView:
     dropped: int | None = None
     lost: bool = False  # something is missing and nobody knows how much
     step: int | None = None
-    steps: int | None = None
+    last_step: int | None = None
     clock: str = ""
     indexed: float | None = None  # share of the file; None when it is all there
     connection: str = ""
@@ -130,7 +130,7 @@ def title_parts(view: TitleView, palette: Palette) -> list[Part]:
     if view.dropped is not None:
         parts.append(_dropped_part(view, palette))
     if view.step is not None:
-        of = f"/{view.steps:,}" if view.steps is not None else ""
+        of = f"/{view.last_step:,}" if view.last_step is not None else ""
         whole = (("step ", palette.muted), (f"{view.step:,}{of}", palette.text))
         parts.append(Part((whole, (("s ", palette.muted), (f"{view.step:,}{of}", palette.text))), 65, right=True))
     if view.clock:
