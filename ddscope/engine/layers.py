@@ -61,11 +61,11 @@ class Weights:
         """A norm."""
         return Norm(self.plain(name), eps)
 
-    def linear(self, *names: str, rows: slice = slice(None)) -> Linear:
-        """Linear modules of these names (without `.weight`), stacked; of each only `rows`."""
-        weight = torch.cat([self.tensors[f"{name}.weight"][rows] for name in names])
+    def linear(self, *names: str) -> Linear:
+        """Linear modules of these names (without `.weight`), stacked row-wise."""
+        weight = torch.cat([self.tensors[f"{name}.weight"] for name in names])
         biased = f"{names[0]}.bias" in self.tensors
-        bias = torch.cat([self.tensors[f"{name}.bias"][rows] for name in names]) if biased else None
+        bias = torch.cat([self.tensors[f"{name}.bias"] for name in names]) if biased else None
         return Linear(weight, bias, self.dtype, self.device)
 
     def layers(self, stack: TransformerConfig, prefix: str) -> list[Layer]:

@@ -24,12 +24,13 @@ class Linear:
     def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, device: torch.device) -> None:
         """weight [rows, columns] and bias [rows] as they come from a file; dtype: of the activations."""
         self.rows, self.columns = weight.shape
+        weight = weight.to(dtype)
         self._weight: Tensor | None = None
         self._bias = None if bias is None else bias.to(device=device, dtype=dtype)
         self._packed: Any = None
         self._unscale = 1.0
         if not (device.type == "cpu" and _packing_pays(dtype) and self._pack(weight)):
-            self._weight = weight.to(device=device, dtype=dtype).contiguous()
+            self._weight = weight.to(device).contiguous()
 
     @property
     def packed(self) -> bool:
@@ -64,10 +65,8 @@ class Linear:
 
 def _packing_pays(dtype: torch.dtype) -> bool:
     """Whether FBGEMM is there, and the CPU has nothing better for this dtype."""
-    if "fbgemm" not in torch.backends.quantized.supported_engines or torch.backends.quantized.engine not in (
-        "x86",
-        "fbgemm",
-    ):
+    backend = torch.backends.quantized
+    if "fbgemm" not in backend.supported_engines or backend.engine not in ("x86", "fbgemm"):
         return False
     return dtype == torch.float32 or not torch.ops.mkldnn._is_mkldnn_bf16_supported()
 

@@ -87,6 +87,15 @@ def test_bfloat16_activations_stay_bfloat16_and_are_rounded_once() -> None:
     torch.testing.assert_close(got, (x.float() @ weight.float().T).to(torch.bfloat16), atol=0, rtol=2**-7)
 
 
+@needs_fbgemm
+def test_a_float32_file_run_in_bfloat16_has_its_weights_rounded_to_bfloat16() -> None:
+    weight = torch.randn(24, 48)
+    x = torch.randn(4, 48).to(torch.bfloat16)
+    got = Linear(weight, None, torch.bfloat16, CPU)(x)
+    want = (x.float() @ weight.to(torch.bfloat16).float().T).to(torch.bfloat16)
+    torch.testing.assert_close(got, want, atol=0, rtol=2**-7)
+
+
 @pytest.mark.parametrize("exact", [True, False])
 def test_an_input_of_another_width_raises(exact: bool) -> None:
     weight = bf16_weight(8, 16).float() + (0 if exact else 2.0**-20)
