@@ -211,7 +211,7 @@ class Workbench(MovingActions, SteeringActions, TakingActions, ArrangingActions,
 
     def _show_first(self) -> None:
         assert self.first is not None
-        reason = reasons.steps_reason(self.session, EngineState.unknown())
+        reason = reasons.steps_reason(self.session, self.store.state())
         for pane in (RequestList, StepList, GeneratedText):
             self.query_one(pane).empty_reason = reason
         tree, node = self.query_one(DraftTree), self.query_one(NodeInspector)
