@@ -53,6 +53,9 @@ def _run(args: argparse.Namespace) -> int:
     need_terminal()
     from ddscope import tui
 
-    with session:
+    # Not started here: the first paint comes before the index, and the workbench starts it after that.
+    try:
         tui.run(session, speed=args.speed, theme=args.theme)
+    finally:
+        session.close()
     return 0
