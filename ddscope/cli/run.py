@@ -60,6 +60,15 @@ def _engine_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--topk", type=_whole(1, 1024), metavar="K", help="candidates per depth (default: as many as the budget)"
     )
+    group.add_argument(
+        "--draft-rows", type=_whole(2, 1 << 12), metavar="N", help="rows of the drafter's block (default: all of them)"
+    )
+    group.add_argument(
+        "--draft-vocab", type=_whole(1, 1 << 30), metavar="N", help="draft only ids below N (default: the vocabulary)"
+    )
+    group.add_argument(
+        "--cut", type=_number(0, 0.99), metavar="P", help="leave out nodes whose path is less likely than this"
+    )
     group.add_argument("--temperature", type=_number(0, 10), default=0.0, metavar="T")
     group.add_argument("--seed", type=_whole(0, 2**53 - 1), default=0, metavar="S")
     group.add_argument("--max-new-tokens", type=_whole(1, 1 << 20), default=128, metavar="N")
@@ -124,6 +133,9 @@ def engine_options(args: argparse.Namespace) -> list[str]:
         "algorithm",
         "budget",
         "topk",
+        "draft_rows",
+        "draft_vocab",
+        "cut",
         "temperature",
         "seed",
         "max_new_tokens",

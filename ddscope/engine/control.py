@@ -78,9 +78,13 @@ def _integer(name: str, value: Any, low: int, high: int) -> int:
     return value
 
 
-def _temperature(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 10:
-        raise EngineError(f"temperature takes a number from 0 to 10, not {value!r}.")
+def _optional(name: str, value: Any, low: int, high: int) -> int | None:
+    return None if value is None else _integer(name, value, low, high)
+
+
+def _number(name: str, value: Any, low: float, high: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise EngineError(f"{name} takes a number from {low:g} to {high:g}, not {value!r}.")
     return float(value)
 
 
@@ -90,19 +94,23 @@ def _algorithm(value: Any) -> str:
     return str(value)
 
 
-_PARAMETERS: dict[str, Callable[[Any], Any]] = {
+PARAMETERS: dict[str, Callable[[Any], Any]] = {
     "algorithm": _algorithm,
     "budget": lambda v: _integer("budget", v, 0, MAX_BUDGET),
-    "topk": lambda v: None if v is None else _integer("topk", v, 1, MAX_BUDGET),
-    "temperature": _temperature,
+    "topk": lambda v: _optional("topk", v, 1, MAX_BUDGET),
+    "temperature": lambda v: _number("temperature", v, 0, 10),
     "seed": lambda v: _integer("seed", v, 0, 2**53 - 1),
     "max_new_tokens": lambda v: _integer("max_new_tokens", v, 1, 1 << 20),
+    "draft_rows": lambda v: _optional("draft_rows", v, 2, 1 << 12),
+    "draft_vocab": lambda v: _optional("draft_vocab", v, 1, 1 << 30),
+    "cut": lambda v: _number("cut", v, 0, 0.99),
 }
+"""Generation parameters by name, as `ddscope.engine.step.Params` has them, and the check of each."""
 
 
-def parameters(args: dict[str, Any], allowed: tuple[str, ...] = tuple(_PARAMETERS)) -> dict[str, Any]:
+def parameters(args: dict[str, Any], allowed: tuple[str, ...] = tuple(PARAMETERS)) -> dict[str, Any]:
     """The generation parameters among `args`, checked. Raises EngineError for the first that is wrong."""
-    return {name: _PARAMETERS[name](args[name]) for name in allowed if name in args}
+    return {name: PARAMETERS[name](args[name]) for name in allowed if name in args}
 
 
 def _submit(args: dict[str, Any]) -> Submit:
@@ -119,7 +127,7 @@ def _submit(args: dict[str, Any]) -> Submit:
 
 
 def _set(args: dict[str, Any]) -> Set:
-    allowed = ("algorithm", "budget", "topk", "temperature")
+    allowed = ("algorithm", "budget", "topk", "temperature", "draft_rows", "draft_vocab", "cut")
     unknown = [name for name in args if name not in allowed]
     if unknown or not args:
         raise EngineError(f"set takes {', '.join(allowed)}" + (f"; not {', '.join(unknown)}." if unknown else "."))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import platform
-import socket
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddscope import __version__
@@ -15,25 +13,11 @@ if TYPE_CHECKING:
     from ddscope.engine.pair import Pair
     from ddscope.engine.step import Params, StepResult
 
-MIN_READER = "1.0"
-
-
-def _boot_id() -> str | None:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-    except OSError:
-        return None
-
 
 def header(pair: Pair, params: Params) -> dict[str, Any]:
-    """Fields of the header record."""
+    """Fields of the header record that the emitter does not know by itself."""
     return {
-        "format": "ddscope-trace",
-        "version": "1.0",
-        "min_reader": MIN_READER,
         "producer": {"name": "ddscope.engine", "version": __version__},
-        "host": socket.gethostname(),
-        "boot_id": _boot_id(),
         "engine": {
             "name": "ddscope",
             "version": __version__,
@@ -41,6 +25,9 @@ def header(pair: Pair, params: Params) -> dict[str, Any]:
             "config": {
                 "budget": params.budget,
                 "topk": params.topk,
+                "draft_rows": params.draft_rows,
+                "draft_vocab": params.draft_vocab,
+                "cut": params.cut,
                 "temperature": params.temperature,
                 "seed": params.seed,
                 "max_new_tokens": params.max_new_tokens,

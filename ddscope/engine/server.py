@@ -30,7 +30,7 @@ LOG_EVERY = 16
 
 @dataclass
 class _Active:
-    """The running request: `started` is perf_counter seconds, `forwards` target forwards of its steps."""
+    """The running request. started: perf_counter seconds; steps: committed so far."""
 
     rid: str
     generator: Generator
@@ -76,12 +76,8 @@ class EngineServer:
             progress=progress,
         )
         defaults = pair.default_params()
-        overrides = {
-            name: getattr(args, name) for name in ("algorithm", "temperature", "seed", "max_new_tokens", "topk")
-        }
-        if args.budget is not None:
-            overrides["budget"] = args.budget
-        defaults = replace(defaults, **control.parameters(overrides))
+        asked = {name: value for name in control.PARAMETERS if (value := getattr(args, name)) is not None}
+        defaults = replace(defaults, **control.parameters(asked))
         server = cls(pair, defaults, self_check=args.self_check, paused=args.paused)
         server.emitter.listen(f"unix:{args.socket}")
         return server

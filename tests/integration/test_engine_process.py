@@ -73,6 +73,20 @@ def test_all_algorithms_write_the_same_text(engine: LiveEngine) -> None:
     assert all(step.tree and not step.tree.tokens for step in engine.steps("same-autoregressive"))
 
 
+def test_a_smaller_block_part_of_the_vocabulary_and_a_cut_tree_write_the_same_text(engine: LiveEngine) -> None:
+    submit(engine, "plainly", algorithm="autoregressive")
+    submit(engine, "cheaply", budget=5, draft_rows=6, draft_vocab=12288, cut=0.05)
+    engine.wait_finish("cheaply")
+    assert engine.output("cheaply") == engine.output("plainly")
+    drafts = [step.draft for step in engine.steps("cheaply") if step.draft is not None]
+    assert drafts
+    assert all(len(draft.ids) == 5 and draft.logz is None for draft in drafts)
+    assert max(token for draft in drafts for ids in draft.ids for token in ids) < 12288
+    sizes = [len(step.tree.tokens) for step in engine.steps("cheaply") if step.tree is not None]
+    assert max(sizes) <= 5
+    assert min(sizes) < 5, "no tree was cut"
+
+
 def test_pause_step_and_resume(engine: LiveEngine) -> None:
     engine.send("pause")
     submit(engine, "stepped")
