@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from ddscope.diagnose.accept_low import CHANCE_FLOOR, NEXT, SIGNIFICANT
 from ddscope.diagnose.base import MAX_EVIDENCE, Detector, Evidence, Finding, RuledOut, evidence_of
 from ddscope.diagnose.drafter_inputs import Cause, DrafterInputs
-from ddscope.diagnose.requests import Requests
+from ddscope.diagnose.requests import Requests, emitted_by
 from ddscope.diagnose.stats import binomial_at_most
 from ddscope.diagnose.words import curve_text, plural
 from ddscope.model import Control, Fact, Finish, Record, Request, Step
@@ -38,10 +38,10 @@ class _Curve:
         self._ended = [0] * (DEPTHS + 1)  # steps by accepted depth, the last one also for all beyond
         self._refused = [0] * (DEPTHS + 1)  # of these, steps with nodes below the accepted one: all refused
 
-    def add(self, accepted: int, refused: bool) -> None:
+    def add(self, accepted: int, emitted: int, refused: bool) -> None:
         """One step. refused: the tree had nodes below the accepted one."""
         self.steps += 1
-        self._emitted += accepted + 1
+        self._emitted += emitted
         depth = min(accepted, DEPTHS)
         self._ended[depth] += 1
         self._refused[depth] += refused
@@ -117,9 +117,10 @@ class AcceptCurve(Detector):
         accepted = len(path) - 1
         refused = path[-1] in tree.parents
         greedy = self._requests.greedy(step)
-        self._all.add(accepted, refused)
+        emitted = emitted_by(step)
+        self._all.add(accepted, emitted, refused)
         if greedy is not False:
-            self._unsampled.add(accepted, refused)
+            self._unsampled.add(accepted, emitted, refused)
         if accepted < 2:
             shown = self._evidence[accepted]
             if len(shown) < MAX_EVIDENCE:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from ddscope.diagnose.base import MAX_EVIDENCE, Detector, Evidence, Finding, RuledOut, evidence_of
 from ddscope.diagnose.messages import READY, message_of
-from ddscope.diagnose.requests import MAX_OPEN, Requests
+from ddscope.diagnose.requests import MAX_OPEN, Requests, emitted_by
 from ddscope.diagnose.stats import binomial_at_most
 from ddscope.diagnose.words import excerpt, plural
 from ddscope.model import Fact, Finish, Header, Log, Record, Request, Step
@@ -89,7 +89,7 @@ class AcceptLow(Detector):
             self._started[key] = step.step + 1
         accepted = max(0, len(step.path) - 1)
         self._steps += 1
-        self._emitted += accepted + 1
+        self._emitted += emitted_by(step)
         self._hits += accepted > 0
         self._sampled = self._sampled or self._requests.greedy(step) is False
         if self._steps <= HEAD:

@@ -1,4 +1,4 @@
-"""What detectors need to know about requests: whether they are greedy, cached, and where their output starts."""
+"""What detectors need to know about requests and steps: greedy, cached, where the output starts, what was emitted."""
 
 from __future__ import annotations
 
@@ -53,3 +53,8 @@ class Requests:
             return not flags.sampled
         info = self._open.get((step.src, step.rid))
         return None if info is None else info.greedy
+
+
+def emitted_by(step: Step) -> int:
+    """Tokens of a step's output, as τ counts them everywhere: what was emitted, else what the path would emit."""
+    return len(step.emitted) if step.emitted is not None else len(step.path or ())
