@@ -84,6 +84,8 @@ REGISTRY: Final[tuple[Action, ...]] = (
     Action("to_below", ("down", "j"), TREE, "To the node below", scope="tree"),
     Action("to_root", ("circumflex_accent",), TREE, "To the root", scope="tree"),
     Action("to_path_end", ("dollar_sign",), TREE, "To the end of the path", scope="tree"),
+    Action("screen_up", ("pageup",), TREE, "A screenful up", scope="tree"),
+    Action("screen_down", ("pagedown",), TREE, "A screenful down", scope="tree"),
     Action("toggle_fold", ("enter",), TREE, "Open or close the fold", scope="tree"),
     Action("toggle_all", ("asterisk",), TREE, "Open all folds, or fold again", scope="tree"),
     Action("bookmark", ("m",), MARKS, "Bookmark this moment", Need.FILE),

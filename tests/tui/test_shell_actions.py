@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from ddscope.tui.actions import BY_ID, DEFAULT_KEYS, GROUPS, HINTS, PANE_HINTS, REGISTRY, Need, available
+from ddscope.tui.actions import BY_ID, DEFAULT_KEYS, GROUPS, HINTS, PANE_HINTS, REGISTRY, Keys, Need, available
 from ddscope.tui.app import Actions, DdscopeApp
 from ddscope.tui.keysdoc import keys_page
 from ddscope.tui.screens.help import help_lines
 from ddscope.tui.screens.workbench import Workbench
 from ddscope.tui.theme import palette
 from ddscope.tui.widgets.lines import LineView
+from ddscope.tui.widgets.pane import LinePane
 from ddscope.tui.widgets.tree import DraftTree
 from tests.tui.shell_support import bench_of, living, replayed, shown
 
@@ -81,6 +82,36 @@ async def test_bindings_are_those_of_the_registry_and_no_engine_key_is_bound_on_
             wanted = {action.id for action in available(bench.offers) if action.scope == ""}
             assert bound == wanted
             assert "engine_pause" not in bound and "slower" in bound
+
+
+async def test_every_pane_takes_the_keys_of_its_scope_also_those_of_a_keymap(tmp_path: Path) -> None:
+    keys = Keys({"line_down": ("x",), "screen_down": ("pagedown", "x")})
+    with replayed(tmp_path) as session:
+        async with shown(session, keys=keys) as pilot:
+            panes = {pane.id: pane for pane in bench_of(pilot).query(LinePane)}
+            assert {"requests", "steps", "tree", "text", "node", "journal", "findings"} <= panes.keys()
+            for pane in panes.values():
+                actions = [a for a in REGISTRY if a.scope == pane.KEYS and hasattr(pane, f"action_{a.id}")]
+                assert actions, pane.id
+                bound = {(key, binding.action) for key, binding in pane._bindings}
+                assert bound == {(key, action.id) for action in actions for key in keys.of(action)}, pane.id
+            assert {pane.KEYS for pane in panes.values()} == {"list", "tree"}
+
+
+async def test_a_screenful_of_a_tree_that_is_longer_than_its_pane(tmp_path: Path) -> None:
+    with replayed(tmp_path) as session:
+        async with shown(session, size=(100, 14)) as pilot:
+            bench = bench_of(pilot)
+            bench.show_pane("tree")
+            tree = bench.query_one(DraftTree)
+            tree.outline = True
+            await pilot.press("circumflex_accent", "pagedown")
+            await pilot.pause()
+            down = tree.scroll_offset.y
+            assert down > 0
+            await pilot.press("pageup")
+            await pilot.pause()
+            assert tree.scroll_offset.y < down
 
 
 async def test_a_live_engine_brings_its_keys(tmp_path: Path) -> None:

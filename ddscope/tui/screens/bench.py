@@ -72,5 +72,5 @@ def plain(text: str) -> Text:
 
 def rebind(node: DOMNode, keys: Keys, scope: str, offers: Iterable[Need] = frozenset(Need)) -> None:
     """Give a screen or pane the keys of its scope, the user's where there are some, without what cannot be done."""
-    can = {action.id for action in available(offers)}
+    can = {action.id for action in available(offers) if hasattr(node, f"action_{action.id}")}
     node._bindings = BindingsMap([binding for binding in keys.bindings(scope) if binding.action in can])

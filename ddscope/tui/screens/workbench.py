@@ -39,6 +39,7 @@ from ddscope.tui.widgets.journal import Journal
 from ddscope.tui.widgets.keys import KeyHint, KeyHints
 from ddscope.tui.widgets.lines import LineView
 from ddscope.tui.widgets.node import NodeInspector
+from ddscope.tui.widgets.pane import LinePane
 from ddscope.tui.widgets.requests import RequestList
 from ddscope.tui.widgets.steps import StepList
 from ddscope.tui.widgets.tabs import TabStrip
@@ -116,9 +117,8 @@ class Workbench(MovingActions, SteeringActions, TakingActions, ArrangingActions,
     def on_mount(self) -> None:
         """Draw what is known at once, then look at the store thirty times a second."""
         self.query_one("#panes", TabStrip).framed = False
-        for pane in self.query(LineView):
-            rebind(pane, self.keys, "list")
-        rebind(self.query_one(DraftTree), self.keys, "tree")
+        for pane in self.query(LinePane):
+            rebind(pane, self.keys, pane.KEYS)
         self.app.theme_changed_signal.subscribe(self, lambda _theme: self._repaint())
         self.call_after_refresh(self._begin)
 

@@ -47,6 +47,9 @@ class LinePane(ScrollView, can_focus=True, inherit_bindings=False):
     HEADING_LINES: ClassVar[int] = 0
     """Lines at the top that do not scroll up."""
 
+    KEYS: ClassVar[str] = "list"
+    """Scope of the actions in the registry whose keys the pane takes, as far as it does them."""
+
     DEFAULT_CSS = """
     LinePane {
         scrollbar-size-vertical: 1;

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from textual import events
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.content import Content
 from textual.message import Message
 from textual.reactive import reactive
@@ -14,6 +14,7 @@ from textual.strip import Strip
 
 from ddscope.session.views import TreeView
 from ddscope.tui import foreign
+from ddscope.tui.actions import DEFAULT_KEYS
 from ddscope.tui.widgets import tree_outline, tree_paint
 from ddscope.tui.widgets.pane import LinePane, Piece, strip_of_pieces
 from ddscope.tui.widgets.tree_fold import BONUS, Folding, fold
@@ -31,24 +32,14 @@ class DraftTree(LinePane):
     """
 
     HEADING_LINES = 1
+    KEYS = "tree"
     ALLOW_SELECT = False
 
     DEFAULT_CSS = """
     DraftTree { scrollbar-gutter: stable; }
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left,h", "to_parent", "To the parent", show=False),
-        Binding("right,l", "to_child", "To the first child", show=False),
-        Binding("up,k", "to_above", "To the node above", show=False),
-        Binding("down,j", "to_below", "To the node below", show=False),
-        Binding("circumflex_accent", "to_root", "To the root", show=False),
-        Binding("dollar_sign", "to_path_end", "To the end of the path", show=False),
-        Binding("enter", "toggle_fold", "Open or close the fold", show=False),
-        Binding("asterisk", "toggle_all", "Open all folds, or close them again", show=False),
-        Binding("pageup", "page_up", "Scroll up", show=False),
-        Binding("pagedown", "page_down", "Scroll down", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*DEFAULT_KEYS.bindings("tree")]
 
     class NodeSelected(Message):
         """The node cursor moved to `index` (by key or click)."""
@@ -339,6 +330,14 @@ class DraftTree(LinePane):
         """To the last accepted node."""
         if self.view is not None and self.view.path:
             self.select(self.view.path[-1])
+
+    def action_screen_up(self) -> None:
+        """A screenful up."""
+        self.jump_to(y=self.scroll_offset.y - max(self.scrollable_size.height - self.HEADING_LINES - 1, 1))
+
+    def action_screen_down(self) -> None:
+        """A screenful down."""
+        self.jump_to(y=self.scroll_offset.y + max(self.scrollable_size.height - self.HEADING_LINES - 1, 1))
 
     def action_toggle_fold(self) -> None:
         """Open the fold under the cursor or at the cursor's node; without one, fold the node's children away."""
