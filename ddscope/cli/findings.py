@@ -34,5 +34,5 @@ def _run(args: argparse.Namespace) -> int:
 
         sys.stdout.write(msgspec.json.encode([to_json(finding) for finding in found]).decode() + "\n")
     else:
-        print(render_text(found))
+        print(render_text(found), end="")
     return 1 if any(finding.severity != "info" for finding in found) else 0
