@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ddscope_hooks.emit import Later
 from ddscope_hooks.emit.keep import Keep
 from tests.unit.emit_support import Pumped, RawViewer, step
 
@@ -283,3 +284,63 @@ def test_a_slow_viewer_gets_the_tokens_and_requests_that_its_gap_swallowed() -> 
     assert opened - closed == {f"r{n}" for n in range(0, 200, 2)}, "a request that finished must not stay open"
     v.close()
     p.close()
+
+
+def test_records_made_later_are_numbered_in_place_with_their_tokens(pumped: Pumped) -> None:
+    v = viewer(pumped)
+    pumped.emit("fact", {"name": "before", "value": 1})
+    wrote: list[int] = []
+    pumped.emitter.emit_later(Later(2, lambda: [("step", step(0, rid=rid)) for rid in "ab"], wrote.append))
+    pumped.emit("fact", {"name": "after", "value": 1})
+    pumped.pump()
+    v.read()
+    got = [(r["type"], r.get("rid") or r.get("name")) for r in v.books.records if r["type"] != "tokens"]
+    assert got == [("header", None), ("fact", "before"), ("step", "a"), ("step", "b"), ("fact", "after")]
+    assert any(r["type"] == "tokens" for r in v.books.records)
+    assert wrote and wrote[0] > 100
+
+
+@pytest.mark.parametrize("made", [0, 1, 3, None])
+def test_records_made_later_count_as_announced_whatever_becomes_of_them(pumped: Pumped, made: int | None) -> None:
+    """Too few, too many, and an exception in the middle (None)."""
+    v = viewer(pumped)
+
+    def records() -> Iterator[tuple[str, dict[str, Any]]]:
+        for i in range(1 if made is None else made):
+            yield "step", step(i)
+        if made is None:
+            raise RuntimeError("broken")
+
+    pumped.emitter.emit_later(Later(2, records))
+    pumped.emit("fact", {"name": "after", "value": 1})
+    pumped.pump()
+    pumped.pump()  # the report of the fault
+    v.read()
+    assert sum(r["type"] == "step" for r in v.books.records) == min(2, 1 if made is None else made)
+    gaps = [r for r in v.books.records if r["type"] == "gap" and r["count"]]
+    assert sum(g["count"] for g in gaps) == max(0, 2 - (1 if made is None else made))
+    assert any(r["type"] == "fact" and r["name"] == "after" for r in v.books.records)
+    faults = [r for r in v.books.records if r["type"] == "fact" and r["name"] == "hook.fault"]
+    assert bool(faults) == (made in (3, None))
+
+
+def test_a_full_ring_counts_what_is_made_later_by_its_records(pumped: Pumped) -> None:
+    v = viewer(pumped)
+    for i in range(64):
+        pumped.emit("fact", {"name": f"f{i}", "value": i})
+    pumped.emitter.emit_later(Later(7, lambda: []))
+    pumped.pump()
+    pumped.emit("fact", {"name": "after", "value": 1})
+    pumped.pump()
+    v.read()
+    assert [r["count"] for r in v.books.records if r["type"] == "gap"] == [7]
+
+
+def test_records_made_later_are_not_made_while_nobody_watches(pumped: Pumped) -> None:
+    def records() -> list[tuple[str, dict[str, Any]]]:
+        raise AssertionError("made for nobody")
+
+    before = pumped.emitter.counters.emitted
+    pumped.emitter.emit_later(Later(5, records))
+    pumped.pump()
+    assert pumped.emitter.counters.emitted == before + 5

@@ -25,7 +25,7 @@ from ddscope_hooks.emit.feed import FeedCounters
 from ddscope_hooks.emit.files import MAX_BYTES, FileFeed
 from ddscope_hooks.emit.keep import Keep
 from ddscope_hooks.emit.reader import Reader
-from ddscope_hooks.emit.ring import Ring
+from ddscope_hooks.emit.ring import Later, Ring
 from ddscope_hooks.emit.sockets import QUEUE_BYTES, Listener, Viewer
 from ddscope_hooks.emit.stream import Stream
 from ddscope_hooks.emit.tokens import TokenText
@@ -109,6 +109,18 @@ class Emitter:
         except Exception as error:
             self.fault("emit", error)
 
+    def emit_later(self, later: Later) -> None:
+        """Stamp and append records that are made on the writer thread; never waits, never raises.
+
+        They count as `later.count` records whatever becomes of them: fewer, or an exception, is a counted loss.
+        """
+        if self._off:
+            return
+        try:
+            self._ring.put(("later", later, time.monotonic_ns()))
+        except Exception as error:
+            self.fault("emit", error)
+
     def fault(self, tap: str, exc: BaseException) -> bool:
         """Report, once a tap, that its hook raised: a gap (`hook_fault`, count unknown) and the fact `hook.fault`.
 
@@ -155,6 +167,10 @@ class Emitter:
                 self._writer.start()
         self._wake()
         return used
+
+    def unlisten(self, path: str) -> bool:
+        """Finish the file that `listen` said it uses: footer, close. False when no such file is being written."""
+        return self._stream.leave(os.path.abspath(path))
 
     @property
     def counters(self) -> Counters:

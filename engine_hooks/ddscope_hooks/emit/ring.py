@@ -9,11 +9,38 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-Entry = tuple[str, dict[str, Any], int]
-"""(type, fields, monotonic ns)."""
+
+class Later:
+    """`count` records that are written down only on the writer thread, so that the hot thread need not.
+
+    records: called once there; gives (type, fields) pairs, at most `count`. wrote: called there with the bytes that they
+    made as lines.
+    """
+
+    __slots__ = ("count", "records", "wrote")
+
+    def __init__(
+        self,
+        count: int,
+        records: Callable[[], Iterable[tuple[str, Mapping[str, Any]]]],
+        wrote: Callable[[int], object] | None = None,
+    ) -> None:
+        self.count = count
+        self.records = records
+        self.wrote = wrote
+
+
+Entry = tuple[str, "dict[str, Any] | Later", int]
+"""(type, fields, monotonic ns). The type of a `Later` is never looked at."""
+
+
+def size_of(entry: Entry) -> int:
+    """How many records an entry stands for."""
+    fields = entry[1]
+    return fields.count if isinstance(fields, Later) else 1
 
 
 class Lost:
@@ -55,9 +82,9 @@ class Ring:
                 items.append(entry)
             elif self._lost is None:
                 # Full until the consumer takes everything: all that is lost until then is lost at the end of the ring.
-                self._lost = Lost(entry[2])
+                self._lost = Lost(entry[2], size_of(entry))
             else:
-                self._lost.count += 1
+                self._lost.count += size_of(entry)
         finally:
             self._lock.release()
         if size == self._half:
@@ -68,7 +95,8 @@ class Ring:
         if len(self._side) < self.capacity:
             self._side.append(entry)
         else:
-            next(self._side_lost)
+            for _ in range(size_of(entry)):
+                next(self._side_lost)
 
     def take(self) -> list[Entry | Lost]:
         """Everything put so far, in order of time. For the consumer only."""

@@ -15,7 +15,7 @@ from ddscope_hooks.emit.encoder import Encoder
 from ddscope_hooks.emit.feed import Feed, FeedCounters
 from ddscope_hooks.emit.files import FileFeed
 from ddscope_hooks.emit.keep import KEPT, Keep
-from ddscope_hooks.emit.ring import Entry, Lost
+from ddscope_hooks.emit.ring import Entry, Later, Lost
 from ddscope_hooks.emit.tokens import TokenText
 
 GIL_SLICE_S = 100e-6
@@ -48,6 +48,7 @@ class Stream:
         self.lock = threading.Lock()
         self.seq = 0
         self.dropped = 0
+        self._bytes = 0  # of lines, since whoever counts set it to 0
         self.feeds: list[Feed] = []
         self._encoder = encoder
         self._keep = keep
@@ -63,6 +64,16 @@ class Stream:
     def join(self, feed: Feed) -> None:
         """One more consumer, from any thread; it is served from the next `run` on."""
         self._joining.append(feed)
+
+    def leave(self, path: str) -> bool:
+        """Finish the file at `path`, from any thread. False when it is none of the consumers."""
+        t, mono = now()
+        with self.lock:
+            for feed in (*self.feeds, *self._joining):
+                if isinstance(feed, FileFeed) and feed.path == path and not feed.dead:
+                    feed.finish(self.seq, t, mono)
+                    return True
+        return False
 
     def run(self, entries: list[Entry | Lost], *, hurry: bool = False) -> None:
         """Number and hand out what came off the ring. hurry: without consideration for hot threads."""
@@ -119,6 +130,31 @@ class Stream:
             self._missing(entry.count, "ring_full", (entry.mono + epoch) // 1000, entry.mono // 1000)
             return
         type, fields, t, mono = entry[0], entry[1], (entry[2] + epoch) // 1000, entry[2] // 1000
+        if isinstance(fields, Later):
+            self._later(fields, t, mono)
+            return
+        self._one(type, fields, t, mono)
+
+    def _later(self, later: Later, t: int, mono: int) -> None:
+        """Records that are made here. What is not made of the announced count is a counted loss, in its place."""
+        if not self.feeds:
+            self.seq += later.count
+            return
+        self._bytes, made = 0, 0
+        try:
+            for type, fields in later.records():
+                if made == later.count:
+                    raise ValueError(f"more than the {later.count} records announced")
+                self._one(type, dict(fields), t, mono)
+                made += 1
+        except Exception as error:
+            self._fault("later", error)
+        if made < later.count:
+            self._missing(later.count - made, "hook_fault", t, mono)
+        if later.wrote is not None:
+            later.wrote(self._bytes)
+
+    def _one(self, type: str, fields: dict[str, Any], t: int, mono: int) -> None:
         try:
             if type == "gap" and fields.get("of") == self._encoder.src and fields.get("count") is not None:
                 # A tap that leaves records out on purpose says so itself: the gap takes the seqs of what it stands for.
@@ -138,6 +174,7 @@ class Stream:
         seq = self.seq
         line = self._encoder.line(type, seq, t, mono, fields)
         self.seq = seq + 1
+        self._bytes += len(line)
         for feed in self.feeds:
             feed.offer(seq, seq, line, False, t, mono)
         # Only now: a feed that has to catch up before it takes the end of a request still needs its beginning.
