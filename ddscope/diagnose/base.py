@@ -82,6 +82,8 @@ class Detector:
 
     id: ClassVar[str]
     wants: ClassVar[tuple[type[Record], ...]] = (Record,)
+    ranks: ClassVar[bool] = False
+    """Whether it wants the steps that further ranks repeat, which tell counts and no tree, and would count twice."""
 
     def observe(self, record: Record, index: int | None = None) -> None:
         """Take in the next record; index is its number in the file."""

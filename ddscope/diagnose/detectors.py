@@ -7,6 +7,7 @@ from ddscope.diagnose.accept_low import AcceptLow
 from ddscope.diagnose.base import Detector
 from ddscope.diagnose.config_effective import RequestedVsEffective
 from ddscope.diagnose.nan_logits import NanLogits
+from ddscope.diagnose.rank_divergence import RankDivergence
 from ddscope.diagnose.replay_mismatch import ReplayMismatch
 from ddscope.diagnose.shape_mismatch import ShapeMismatch
 from ddscope.diagnose.token_flood import TokenFlood
@@ -25,4 +26,5 @@ def all_detectors() -> list[Detector]:
         AcceptCurve(),
         AcceptLow(),
         RequestedVsEffective(),
+        RankDivergence(),
     ]

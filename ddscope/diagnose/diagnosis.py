@@ -9,7 +9,8 @@ from ddscope.diagnose.base import Detector, Evidence, Finding, evidence_of, rank
 from ddscope.diagnose.detectors import all_detectors
 from ddscope.diagnose.gaps import Gaps
 from ddscope.diagnose.relations import relate
-from ddscope.model import Record
+from ddscope.model import Header, Record, Step
+from ddscope.trace.ranks import Ranks
 
 Observe = Callable[[Record, int | None], None]
 
@@ -23,19 +24,25 @@ class Diagnosis:
     def __init__(self, detectors: list[Detector] | None = None) -> None:
         self._detectors = all_detectors() if detectors is None else list(detectors)
         self._gaps = Gaps()
+        self._ranks = Ranks()
         self._routes: dict[type, tuple[tuple[Detector, Observe], ...]] = {}
         self._failed: dict[str, Finding] = {}
         self._cached: list[Finding] | None = None
 
     def observe(self, record: object, index: int | None = None) -> None:
         """Take in the next record; index is its number in the file. What is no Record (an unknown type) is ignored."""
+        if isinstance(record, Header):
+            self._ranks.header(record)
         route = self._routes.get(type(record))
         if route is None:
             route = self._route(type(record))
         if not route:
             return
         assert isinstance(record, Record)
+        repeated = isinstance(record, Step) and self._ranks.repeats(record.src, record.tree is not None)
         for detector, observe in route:
+            if repeated and not detector.ranks:
+                continue
             try:
                 observe(record, index)
             except Exception as exc:  # a rule with a defect must never end a session; it says so and stays off

@@ -12,6 +12,7 @@ from ddscope.session.tokens import TokenTable
 from ddscope.session.tree import tree_view
 from ddscope.session.views import TreeView
 from ddscope.trace import TraceFile, decode
+from ddscope.trace.ranks import rank_of
 
 HEAD_BYTES = 1 << 19
 TAILS = (64, 1024, 8192)  # records; a journal may have talked since the last step
@@ -58,16 +59,19 @@ def _last_step(trace: TraceFile, tokens: TokenTable) -> tuple[int, Step] | None:
         for _, record in tail:
             if isinstance(record, Tokens):
                 tokens.add(record.ids, record.text)
-        for offset, record in reversed(tail):
-            if isinstance(record, Step):
-                return offset, record
+        steps = [(offset, record) for offset, record in reversed(tail) if isinstance(record, Step)]
+        if steps:
+            return next((pair for pair in steps if _whole(pair[1])), steps[0])
         if len(tail) < count:
             return None
     return None
 
 
 def _asked_step(trace: TraceFile, at: int) -> tuple[int, Step] | None:
-    for offset, record in reversed(trace.find_step(at)):
-        if isinstance(record, Step):
-            return offset, record
-    return None
+    steps = [(offset, record) for offset, record in reversed(trace.find_step(at)) if isinstance(record, Step)]
+    return next((pair for pair in steps if _whole(pair[1])), steps[0] if steps else None)
+
+
+def _whole(step: Step) -> bool:
+    """Not what another rank repeats of the same step."""
+    return step.tree is not None or not rank_of(step.src)

@@ -13,13 +13,14 @@ from bisect import bisect_left
 from collections import Counter, OrderedDict
 from pathlib import Path
 
-from ddscope.model import Record, Tokens
+from ddscope.model import Header, Record, Tokens
 from ddscope.session.ledger import RequestLedger, Steps, lean
 from ddscope.session.reducer import KINDS, State, reduce
 from ddscope.session.tokens import TokenTable
 from ddscope.session.views import Anomaly
 from ddscope.trace import TraceFile, Unknown
 from ddscope.trace.index import KIND, NONFINITE, NOT_OK, TRUNCATED
+from ddscope.trace.ranks import Ranks, rank_of
 
 SLICE = 1000  # records taken in between two looks at the clock
 PAYLOADS = 512  # records kept decoded
@@ -49,6 +50,7 @@ class Intake:
         self.path = Path(path)
         self.version = 0
         self.tokens = TokenTable()
+        self.ranks = Ranks()
         self.lock = threading.RLock()
         self._n = 0
         self._state = State()
@@ -121,12 +123,14 @@ class Intake:
 
     def _take_step(self, number: int) -> None:
         index = self.trace.index
+        accepted, emitted, nodes = index.accepted[number], index.emitted[number], index.nodes[number]
+        if self.ranks.repeats(self.source(number), nodes >= 0):
+            return  # another rank tells the same step, and more of it
         ledger = self._ledger(number)
-        if not ledger.records:
+        if ledger.src < 0:
             ledger.src = index.src[number]
         elif ledger.src != index.src[number]:
-            return  # another rank tells the same step
-        accepted, emitted, nodes = index.accepted[number], index.emitted[number], index.nodes[number]
+            return  # a second server has a request of the same name, or tells the same one
         ledger.add(number, accepted, emitted, nodes)
         self._all.add(number, accepted, emitted, nodes)
         self._owners.append(ledger.place)
@@ -144,8 +148,13 @@ class Intake:
                 self.tokens.add(record.ids, record.text)
             return
         self._state = reduce(self._state, number, record)
+        if isinstance(record, Header):
+            self.ranks.header(record)
         if kind == _REQUEST:
-            self._open.setdefault(self._ledger(number).rid, -1)
+            ledger = self._ledger(number)
+            self._open.setdefault(ledger.rid, -1)
+            if not rank_of(self.source(number)):
+                ledger.src = self.trace.index.src[number]  # a server that was started again may use the name again
         elif kind == _FINISH:
             ledger = self._ledger(number)
             self._open.pop(ledger.rid, None)

@@ -145,7 +145,7 @@ class RequestLedger(Steps):
         self.rid = rid
         self.first = first  # record number of its first record of any kind
         self.place = place  # among the requests, in the order of their first records
-        self.src = -1  # number of the source whose steps count; other ranks repeat them
+        self.src = -1  # number of the source whose steps count; -1 while nobody has told any
         self.anomalies = array("I")
         self.ids = array("q")
         self.ends = array("I")

@@ -17,7 +17,7 @@ from ddscope.model import Position, Record
 from ddscope.session.first import FirstPaint
 from ddscope.session.spool import Spool
 from ddscope.session.store import Store
-from ddscope.sources import JournalSource, LogFileSource, SocketSource
+from ddscope.sources import JournalSource, LogFileSource, Servers, SocketSource
 from ddscope.trace import TraceError, Unknown
 
 T = TypeVar("T")
@@ -38,11 +38,13 @@ class SessionError(ValueError):
 class Source(Protocol):
     """A live source of lines, as `ddscope.sources` has them."""
 
-    reason: str
-
     @property
     def state(self) -> str:
         """How it stands."""
+
+    @property
+    def reason(self) -> str:
+        """Why, in a sentence; empty when all is well."""
 
     def start(self) -> None:
         """Begin in the background."""
@@ -74,6 +76,7 @@ class Session:
         self.trouble: str | None = None
         self._spool = spool
         self._engine: SocketSource | None = None
+        self._servers: Servers | None = None
         self._sources: list[tuple[str, Source]] = []
         self._states: list[str] = []
         self._state_moves = 0
@@ -93,6 +96,7 @@ class Session:
         cls,
         socket: str | Path | None = None,
         *,
+        servers: Sequence[str | Path] = (),
         out: Path | None = None,
         units: Sequence[str] = (),
         log_files: Sequence[Path] = (),
@@ -100,6 +104,8 @@ class Session:
     ) -> Session:
         """A live session, started: the engine behind a unix socket, journals of local units, log files.
 
+        socket: of an engine that is ours and obeys. servers: sockets, folders or patterns of servers that are not: each
+        rank is a source of its own (`engine/0`, `engine/1`), and none is ever paused.
         out: where to record; None keeps it among the recent sessions. Raises TraceError when it cannot be recorded,
         SessionError when two units or two log files have the same name.
         """
@@ -110,6 +116,9 @@ class Session:
         if socket is not None:
             session._engine = SocketSource(socket, session.sink)
             session.add_source("engine", session._engine)
+        if servers:
+            session._servers = Servers(servers, session.sink)
+            session.add_source("servers", session._servers)
         for unit in units:
             session.add_source(f"journal/{unit}", JournalSource(unit, session.sink))
         for path in log_files:
@@ -215,7 +224,7 @@ class Session:
         """One round of taking in; True when there was something."""
         changed = self.store.poll(POLL_S)
         changed = self._feed(POLL_S) or changed
-        states = [source.state for _, source in self._sources]
+        states = [status.state for status in self.sources]
         if states != self._states:
             self._states = states
             self._state_moves += 1
@@ -254,8 +263,18 @@ class Session:
 
     @property
     def can_control(self) -> bool:
-        """There is an engine that takes commands."""
+        """There is an engine of ours that can be steered."""
         return self._engine is not None and not self._finished
+
+    @property
+    def attached(self) -> bool:
+        """Records come, or came, from servers that are not ours."""
+        return self._servers is not None
+
+    @property
+    def gone_s(self) -> float | None:
+        """Seconds since the last of all servers was lost; None while one is connected, or when none ever was."""
+        return self._servers.gone_s if self._servers is not None else None
 
     @property
     def version(self) -> int:
@@ -274,8 +293,23 @@ class Session:
 
     @property
     def sources(self) -> list[SourceStatus]:
-        """How the sources stand."""
-        return [SourceStatus(name, str(source.state), source.reason) for name, source in self._sources]
+        """How the sources stand: engines by socket where they are servers, then logs."""
+        return [
+            SourceStatus(name, str(source.state), source.reason) for name, source in (*self._engines(), *self._logs())
+        ]
+
+    @property
+    def engines(self) -> list[SourceStatus]:
+        """How the engines stand: ours is called `engine`, servers are called by their sockets."""
+        return [SourceStatus(name, str(source.state), source.reason) for name, source in self._engines()]
+
+    def _engines(self) -> list[tuple[str, Source]]:
+        own = [(name, source) for name, source in self._sources if source is self._engine]
+        members = self._servers.members if self._servers is not None else []
+        return [*own, *((member.path.name, member) for member in members)]
+
+    def _logs(self) -> list[tuple[str, Source]]:
+        return [pair for pair in self._sources if pair[1] is not self._engine and pair[1] is not self._servers]
 
     def ask(self, question: Callable[[], T]) -> T:
         """Ask an observer something while it is not being fed: `session.ask(diagnosis.findings)`."""
@@ -300,10 +334,14 @@ class Session:
     # doing ----------------------------------------------------------------------------------------------------
 
     def control(self, command: str, **args: Any) -> None:
-        """Give the engine a command. Raises SessionError without an engine, SourceError when it cannot be reached."""
-        if self._engine is None or self._finished:
+        """Give the engine, or every server, a command; the answer comes as records.
+
+        Raises SessionError without an engine, SourceError when it cannot be reached.
+        """
+        engine = self._engine if self._engine is not None else self._servers
+        if engine is None or self._finished:
             raise SessionError(f"There is no engine to take `{command}`: this is a recording.")
-        self._engine.send(command, args)
+        engine.send(command, args)
 
     def mark(self, text: str, at: int) -> None:
         """Keep a person's note at a record: in the spool while live, beside the file in a replay (see `marks`).

@@ -21,6 +21,7 @@ from ddscope.model import (
     Tensor,
 )
 from ddscope.session.trail import Trail
+from ddscope.trace.ranks import rank_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,11 @@ class FinishSeen:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Everything but steps and logs, as of record `n` - 1. Keys: rid, tensor, fact, command, rung or source names."""
+    """Everything but steps and logs, as of record `n` - 1. Keys: rid, tensor, fact, command, rung or source names.
+
+    Each rank of a server tells its own facts: `facts` are those that hold for all, as the first rank tells them, and
+    `rank_facts` those of every engine source, by source and name (`fact_key`).
+    """
 
     n: int = 0
     headers: Trail[bool] = field(default_factory=Trail)  # value: the header names an engine
@@ -51,11 +56,17 @@ class State:
     finishes: Trail[FinishSeen] = field(default_factory=Trail)
     tensors: Trail[bool | None] = field(default_factory=Trail)  # value: ok
     facts: Trail[None] = field(default_factory=Trail)
+    rank_facts: Trail[None] = field(default_factory=Trail)
     controls: Trail[None] = field(default_factory=Trail)
     marks: Trail[None] = field(default_factory=Trail)
     gaps: Trail[int | None] = field(default_factory=Trail)  # value: count
     probes: Trail[bool] = field(default_factory=Trail)
     stacks: Trail[int] = field(default_factory=Trail)
+
+
+def fact_key(src: str, name: str) -> str:
+    """Key of a fact in `rank_facts`: no source has a newline in its name."""
+    return f"{src}\n{name}"
 
 
 KINDS = ("header", "request", "finish", "tensor", "fact", "control", "mark", "gap", "probe", "stack")
@@ -66,8 +77,13 @@ def reduce(state: State, number: int, record: object) -> State:
     """The state after record `number`. Records of other types, unknown and damaged ones only move `n`."""
     n = number + 1
     match record:
-        case Fact(name=name):
-            return replace(state, n=n, facts=state.facts.append(number, name, None))
+        case Fact(name=name, src=src):
+            rank = rank_of(src)
+            facts = state.facts if rank else state.facts.append(number, name, None)
+            if rank is None:
+                return replace(state, n=n, facts=facts)
+            told = state.rank_facts.append(number, fact_key(src, name), None)
+            return replace(state, n=n, facts=facts, rank_facts=told)
         case Tensor(name=name, ok=ok):
             return replace(state, n=n, tensors=state.tensors.append(number, name, ok))
         case Request(rid=rid):

@@ -20,6 +20,7 @@ from ddscope.session.requests import RequestViews
 from ddscope.session.rows import Rows
 from ddscope.session.views import Counters, EngineState, GapRow, LogRow, MarkRow, ProbeRow, TensorRow
 from ddscope.trace import TraceError
+from ddscope.trace.ranks import rank_of
 
 
 class Store(RequestViews):
@@ -72,11 +73,15 @@ class Store(RequestViews):
 
     @property
     def header(self) -> Header:
-        """The newest header that names an engine, else the first. Raises TraceError while a growing file has none."""
+        """The newest header that names an engine, of a first rank if there is one, else the first of all.
+
+        Raises TraceError while a growing file has none.
+        """
         with self.lock:
             headers = self._state.headers
-            for place in range(len(headers) - 1, -1, -1):
-                if headers[place].value and isinstance(found := self.record(headers[place].number), Header):
+            engines = [entry for entry in map(headers.__getitem__, range(len(headers))) if entry.value]
+            for entry in sorted(engines, key=lambda entry: (not rank_of(entry.key), entry.number), reverse=True):
+                if isinstance(found := self.record(entry.number), Header):
                     return found
         return self.trace.header()
 
@@ -133,10 +138,23 @@ class Store(RequestViews):
         return Rows(self._logs, bisect_left(self._logs, self._limit(at)), self._log_row)
 
     def facts(self, at: int | None = None) -> dict[str, Any]:
-        """The newest value of every fact."""
+        """The newest value of every fact; of ranks that run one model together, as the first rank tells it."""
         with self.lock:
             limit = self._limit(at)
-            return {name: self._fact(name, limit)[1] for name in self._state.facts.keys(limit)}
+            told = {name: value for facts in self.rank_facts(at).values() for name, value in facts.items()}
+            return told | {name: self._fact(name, limit)[1] for name in self._state.facts.keys(limit)}
+
+    def rank_facts(self, at: int | None = None) -> dict[str, dict[str, Any]]:
+        """The newest value of every fact by the engine source that told it, in the order of their first facts."""
+        with self.lock:
+            limit, trail = self._limit(at), self._state.rank_facts
+            told: dict[str, dict[str, Any]] = {}
+            for key in trail.keys(limit):
+                src, _, name = key.partition("\n")
+                entry = trail.last(key, limit)
+                if entry is not None and isinstance(record := self.record(entry.number), Fact):
+                    told.setdefault(src, {})[name] = record.value
+            return told
 
     def state(self, at: int | None = None) -> EngineState:
         """What the engine last said of itself, its breakpoints and deliberate faults."""

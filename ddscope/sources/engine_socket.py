@@ -9,9 +9,8 @@ import contextlib
 import os
 import select
 import socket
-import stat
-import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +19,8 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from ddscope.sources.errors import SourceError
-from ddscope.sources.intake import Intake
+from ddscope.sources.intake import Intake, Names
+from ddscope.sources.trust import check_peer, check_socket, trusted
 
 READ = 1 << 20
 BACKOFF_S = (0.05, 2.0)
@@ -44,18 +44,25 @@ class SocketSource:
     """Records of one engine. `state`: connecting (not connected yet), connected or lost; `reason`: why, in a sentence.
 
     path: the engine's socket. sink: gets batches of whole encoded lines, on this source's thread. uid: whose engine is
-    trusted; by default this user's (and root's).
+    trusted; by default this user's (and root's). names: shared by the sockets of a session. lost_at: monotonic time in
+    seconds at which the connection was lost, None while it stands or was never made.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], sink: Callable[[bytes], object], *, uid: int | None = None
+        self,
+        path: str | os.PathLike[str],
+        sink: Callable[[bytes], object],
+        *,
+        uid: int | None = None,
+        names: Names | None = None,
     ) -> None:
         self.path = Path(path)
         self.state: State = "connecting"
         self.reason = f"Waiting for {self.path}."
         self._sink = sink
-        self._uids = {0, os.geteuid() if uid is None else uid}
-        self._intake = Intake()
+        self.lost_at: float | None = None
+        self._uids = trusted(uid)
+        self._intake = Intake(names)
         self._bytes = 0
         self._connections = 0
         self._sock: socket.socket | None = None
@@ -131,18 +138,12 @@ class SocketSource:
                 sock.close()
 
     def _connect(self) -> socket.socket:
-        info = os.lstat(self.path)
-        if not stat.S_ISSOCK(info.st_mode):
-            raise SourceError(f"{self.path} is not a socket.")
-        if info.st_uid not in self._uids:
-            raise SourceError(f"{self.path} belongs to user id {info.st_uid}: not followed.")
+        check_socket(self.path, self._uids)
         sock = socket.socket(socket.AF_UNIX)
         try:
             sock.settimeout(SEND_TIMEOUT_S)
             sock.connect(os.fspath(self.path))
-            uid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))[1]
-            if uid not in self._uids:
-                raise SourceError(f"The process that listens on {self.path} belongs to user id {uid}: not followed.")
+            check_peer(sock, self.path, self._uids)
             sock.sendall(msgspec.json.encode(self._intake.hello()) + b"\n")
         except BaseException:
             sock.close()
@@ -152,7 +153,7 @@ class SocketSource:
     def _serve(self, sock: socket.socket) -> None:
         with self._sending:
             self._sock = sock
-            self.state, self.reason = "connected", ""
+            self.state, self.reason, self.lost_at = "connected", "", None
             while self._pending:
                 self._send(sock, self._pending.popleft())
         self._connections += 1
@@ -176,4 +177,4 @@ class SocketSource:
                 self._sink(batch)
 
     def _lost(self, reason: str) -> None:
-        self.state, self.reason = "lost", reason
+        self.state, self.reason, self.lost_at = "lost", reason, time.monotonic()

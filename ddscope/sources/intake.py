@@ -2,13 +2,15 @@
 
 Pure: bytes in, bytes out. After a reconnect an engine repeats what a newcomer needs; what is here already is left out.
 A new engine behind the same path begins again at seq 0 with another header, so its records get a source of their own:
-`engine/0#2`, then `engine/0#3`.
+`engine/0#2`, then `engine/0#3`. So do those of a second engine that calls itself what another one already does.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+import threading
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -37,6 +39,21 @@ _COMMON = msgspec.json.Decoder(_Common)
 _GAP = msgspec.json.Decoder(Gap)
 
 
+class Names:
+    """Source ids in use: one of these for all sockets of a session, as a trace has each seq of a source once."""
+
+    def __init__(self) -> None:
+        self._given: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def give(self, src: str) -> str:
+        """A name for an engine that calls itself `src`: that one, then `src#2`, `src#3`."""
+        with self._lock:
+            self._given[src] += 1
+            count = self._given[src]
+        return src if count == 1 else f"{src}#{count}"
+
+
 class _Life:
     """One engine behind a source id, from its header to the next different one. `next`: the seq that is due."""
 
@@ -51,13 +68,15 @@ class Intake:
 
     received, dropped: records handed on, and records covered by gaps handed on. repeated: lines left out because they
     are here already. malformed: lines that are no records; they are left out, and a gap covers them with the next one.
+    names: shared with the other sockets of a session.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, names: Names | None = None) -> None:
         self.received = 0
         self.dropped = 0
         self.repeated = 0
         self.malformed = 0
+        self._names = names if names is not None else Names()
         self._lives: dict[str, list[_Life]] = {}
 
     def hello(self) -> dict[str, Any]:
@@ -108,12 +127,12 @@ class Intake:
         past = self._lives.setdefault(record.src, [])
         header = line if record.type == "header" else None
         if not past:
-            past.append(_Life(record.src, header))
+            past.append(_Life(self._names.give(record.src), header))
         elif header is not None and header != past[-1].header:
             if past[-1].header is None and past[-1].next == 0:
                 past[-1].header = header
             else:
-                past.append(_Life(f"{record.src}#{len(past) + 1}", header))
+                past.append(_Life(self._names.give(record.src), header))
         return past[-1]
 
     def _gap(self, life: _Life, last: int, at: _Common, reason: str) -> bytes:

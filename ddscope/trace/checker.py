@@ -21,6 +21,7 @@ from ddscope.trace.codec import INT_LIMIT, UNREADABLE, Damaged, Unknown, decode,
 from ddscope.trace.errors import NewerFormatError, TraceError
 from ddscope.trace.lines import LongLine, each_line, open_for_reading
 from ddscope.trace.opening import parse_header, read_header
+from ddscope.trace.ranks import rank_of
 from ddscope.trace.report import Report
 from ddscope.trace.sequence import Sequences, footer_problems
 
@@ -56,8 +57,10 @@ class _Verifier:
         self.told: set[int] = set()  # token ids whose text is known
         self.texts_lost = 0
         self.never_told = 0
-        self.requests: dict[str, Request] = {}
-        self.steps: dict[str, _Progress] = {}
+        # By source and rid: ranks that run one model together tell the same requests, each in its own order.
+        self.requests: dict[tuple[str, str], Request] = {}
+        self.steps: dict[tuple[str, str], _Progress] = {}
+        self.untold: dict[int, tuple[int, int]] = {}  # token id of another rank → byte and record that used it first
         self.offset = 0
         self.number = 0
         self.end = 0  # of the last whole line
@@ -176,20 +179,20 @@ class _Verifier:
             if len(request.prompt_ids) != request.prompt_len:
                 self._say(f"prompt_ids has {len(request.prompt_ids)} ids, prompt_len is {request.prompt_len}")
             self._texts(request.src, set(request.prompt_ids))
-        self.requests[request.rid] = request
-        self.steps[request.rid] = _Progress()
+        self.requests[request.src, request.rid] = request
+        self.steps[request.src, request.rid] = _Progress()
 
     def _step(self, step: Step) -> None:
-        rid = step.rid
+        rid, key = step.rid, (step.src, step.rid)
         for text in stepcheck.step_problems(step):
             self._say(f"step {step.step} of {rid}: {text}")
-        state = self.steps.setdefault(rid, _Progress(whole=False))
+        state = self.steps.setdefault(key, _Progress(whole=False))
         before = state.last
         if before is not None and step.step == before.step + 1:
             for text in stepcheck.follow_problems(before, step):
                 self._say(f"step {step.step} of {rid}: {text}")
-        if before is None and step.step == 0 and rid in self.requests:
-            for text in stepcheck.first_problems(self.requests[rid], step):
+        if before is None and step.step == 0 and key in self.requests:
+            for text in stepcheck.first_problems(self.requests[key], step):
                 self._say(f"step 0 of {rid}: {text}")
         state.take(step)
         self._texts(step.src, stepcheck.token_ids(step))
@@ -199,8 +202,13 @@ class _Verifier:
         missing = ids - self.told
         if not missing:
             return
+        lost = self.sequences.lost(src)
+        if rank_of(src) and not lost:  # the first rank may tell the texts, and its records come by another socket
+            for token in missing:
+                self.untold.setdefault(token, (self.offset, self.number))
+            return
         self.told |= missing  # one complaint an id
-        if self.sequences.lost(src):
+        if lost:
             self.texts_lost += len(missing)
             return
         if not self.sequences.types["tokens"]:
@@ -211,8 +219,8 @@ class _Verifier:
         self._say(f"{len(missing):,} {what} no text in any `tokens` record so far: {shown}")
 
     def _finish(self, finish: Finish) -> None:
-        state = self.steps.pop(finish.rid, None)
-        self.requests.pop(finish.rid, None)
+        state = self.steps.pop((finish.src, finish.rid), None)
+        self.requests.pop((finish.src, finish.rid), None)
         if state is None or not state.whole or self.sequences.lost(finish.src):
             return
         if finish.reason in _ENDED_EARLY:
@@ -243,6 +251,14 @@ class _Verifier:
             text = f"the file ends inside record {self.number:,} (cut at byte {self.size:,}): it is lost"
             report.add(self.end, self.number, text)
             report.finished = False
+        for token in [token for token in self.untold if token in self.told]:
+            del self.untold[token]
+        if self.untold and not self.sequences.types["tokens"]:
+            self.never_told += len(self.untold)
+        elif self.untold:
+            offset, number = min(self.untold.values())
+            text = f"{len(self.untold):,} token ids of other ranks have no text in any `tokens` record"
+            report.add(offset, number, text)
         if self.never_told:
             text = f"no `tokens` record tells the text of {self.never_told:,} token ids"
             if self.sequences.types["tokens"]:

@@ -12,10 +12,11 @@ from typing import Any
 
 import msgspec
 
-from ddscope.model import Finish, Gap, Request, StepTime
+from ddscope.model import Finish, Gap, Header, Request, StepTime
 from ddscope.trace.codec import UNREADABLE, Unknown
 from ddscope.trace.file import TraceFile
 from ddscope.trace.index import KIND, TRUNCATED, TraceIndex
+from ddscope.trace.ranks import Ranks
 
 
 class StageTime(msgspec.Struct):
@@ -105,7 +106,7 @@ def stats(path: str | os.PathLike[str]) -> Stats:
         result = Stats(path=str(path), size=size, records=index.n, torn_bytes=size - index.end)
         _count_types(result, trace)
         spans = _count_requests(result, trace)
-        _count_steps(result, index)
+        _count_steps(result, trace)
         _count_stages(result, trace)
         _count_sources(result, trace)
         if index.n:
@@ -139,7 +140,11 @@ def _count_requests(result: Stats, trace: TraceFile) -> list[tuple[int, int]]:
         if isinstance(record, Request):
             of[record.rid] = RequestStats(record.rid, record.prompt_len, record.cached_tokens)
             begins[record.rid] = record.t
-    for rid, rows in index.steps_of.items():
+    repeated = set(_repeated(trace))
+    for rid, told in index.steps_of.items():
+        rows = [row for row in told if row not in repeated] if repeated else told
+        if not rows:
+            continue
         one = of.setdefault(rid, RequestStats(rid))
         one.steps = len(rows)
         one.emitted = sum(index.emitted[row] for row in rows if index.emitted[row] > 0)
@@ -161,8 +166,23 @@ def _count_requests(result: Stats, trace: TraceFile) -> list[tuple[int, int]]:
     return [(begins[rid], ends[rid]) for rid in of if rid in begins and rid in ends]
 
 
-def _count_steps(result: Stats, index: TraceIndex) -> None:
-    rows = index.by_kind["step"]
+def _repeated(trace: TraceFile) -> list[int]:
+    """Steps that only repeat the counts of what another rank tells in full."""
+    index, ranks = trace.index, Ranks()
+    for row in index.by_kind["header"]:
+        record = trace.record(row)
+        if isinstance(record, Header):
+            ranks.header(record)
+    followers = {number for number, name in enumerate(index.sources) if ranks.follower(name)}
+    if not followers:
+        return []
+    return [row for row in index.by_kind["step"] if index.src[row] in followers and index.nodes[row] < 0]
+
+
+def _count_steps(result: Stats, trace: TraceFile) -> None:
+    index = trace.index
+    repeated = set(_repeated(trace))
+    rows = [row for row in index.by_kind["step"] if row not in repeated]
     result.steps = len(rows)
     result.truncated = sum(1 for row in rows if index.flags[row] & TRUNCATED)
     accepted = Counter(index.accepted[row] for row in rows)

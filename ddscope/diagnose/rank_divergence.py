@@ -1,0 +1,129 @@
+"""`hang.rank_divergence`: ranks that run one model together do not emit the same tokens in the same step.
+
+All ranks of a tensor-parallel group must take the same decisions, or their next collectives wait for each other for
+ever. Reads the counts that other ranks tell beside the tree of the first one. Traps: ranks whose records come in any
+order, by different sockets; a step that is missing on one side; two servers that were given the same request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import zip_longest
+
+from ddscope.diagnose.base import MAX_EVIDENCE, Detector, Evidence, Finding, RuledOut, evidence_of
+from ddscope.diagnose.words import listed, plural
+from ddscope.model import Record, Step
+from ddscope.trace.ranks import rank_of
+
+WAITING = 16384
+"""Steps that wait for the other ranks: one that nobody else tells (a single rank, a sampled stream) must not stay."""
+
+
+class RankDivergence(Detector):
+    """Compares every rank's step with the first one told of the same request and number."""
+
+    id = "hang.rank_divergence"
+    wants = (Step,)
+    ranks = True
+
+    def __init__(self) -> None:
+        self._waiting: dict[tuple[str, int], tuple[Step, int | None]] = {}
+        self._seen: set[int] = set()  # ranks
+        self._compared = 0
+        self._differ = 0
+        self._counts_differ = 0
+        self._first: tuple[Step, Step] | None = None
+        self._pairs: set[tuple[int, int]] = set()
+        self._rids: dict[str, None] = {}
+        self._evidence: list[Evidence] = []
+
+    def observe(self, record: Record, index: int | None = None) -> None:
+        if not isinstance(record, Step) or record.emitted is None:
+            return
+        rank = rank_of(record.src)
+        if rank is None:
+            return
+        self._seen.add(rank)
+        key = (record.rid, record.step)
+        held = self._waiting.get(key)
+        if held is None or rank_of(held[0].src) == rank:
+            self._hold(key, record, index)
+            return
+        self._compare(held, record, index)
+
+    def _hold(self, key: tuple[str, int], step: Step, index: int | None) -> None:
+        while len(self._waiting) >= WAITING:
+            del self._waiting[next(iter(self._waiting))]
+        # Only what is compared: a tree has no place here.
+        lean = Step(
+            src=step.src, seq=step.seq, t=step.t, mono=step.mono, rid=step.rid, step=step.step, emitted=step.emitted
+        )
+        self._waiting[key] = (lean, index)
+
+    def _compare(self, held: tuple[Step, int | None], step: Step, index: int | None) -> None:
+        other, where = held
+        self._compared += 1
+        if other.emitted == step.emitted:
+            return
+        self._differ += 1
+        self._counts_differ += len(other.emitted or ()) != len(step.emitted or ())
+        self._pairs.add((rank_of(other.src) or 0, rank_of(step.src) or 0))
+        if len(self._rids) < 2:
+            self._rids[step.rid] = None
+        if self._first is None:
+            self._first = (other, step)
+        if len(self._evidence) + 2 <= MAX_EVIDENCE:
+            self._evidence.append(evidence_of(other, where, _emitted(other)))
+            self._evidence.append(evidence_of(step, index, _emitted(step)))
+
+    def findings(self) -> Iterable[Finding]:
+        if self._first is None:
+            return
+        one, two = sorted(self._first, key=lambda step: rank_of(step.src) or 0)
+        counts = self._counts_differ > 0
+        ranks = sorted({rank for pair in self._pairs for rank in pair})
+        alike = self._compared - self._differ
+        ruled_out = []
+        if alike:
+            why = f"{plural(alike, 'other step')} told by several ranks agree, so the numbers of steps fit together"
+            ruled_out.append(RuledOut("records of different steps compared", why))
+        yield Finding(
+            id=self.id,
+            kind="counts" if counts else "ids",
+            severity="critical",
+            confidence=0.95 if alike else 0.8,
+            title=f"Ranks {listed(ranks)} emit different tokens, first at step {one.step:,} of request {one.rid}.",
+            detail=f"{_difference(one, two)} Of {plural(self._compared, 'step')} told by several ranks "
+            f"{self._differ:,} differ, {self._counts_differ:,} of them in how many tokens were emitted. "
+            + (
+                "From then on the ranks work on different batches: the next collective may wait for ever, long after "
+                "this step, and a time-out of the communication library is its consequence."
+                if counts
+                else "The lengths agree, so nothing waits yet; the caches of the ranks hold different tokens."
+            ),
+            evidence=tuple(self._evidence),
+            next=(
+                "Look at the first differing step, not at where it hung.",
+                "What each rank decides by itself must be equal on all: random numbers and their seeds, sampling done "
+                "on a rank's own logits, top-k with ties, a drafter that is not the same on all ranks.",
+                "The logits that decide are gathered before the choice, or the choice is broadcast by the first rank.",
+                "Versions and weights: compare the fact `versions` of the ranks.",
+            ),
+            ruled_out=tuple(ruled_out),
+            rid=next(iter(self._rids)) if len(self._rids) == 1 else None,
+        )
+
+
+def _emitted(step: Step) -> str:
+    ids = step.emitted or []
+    return f"step {step.step}: {plural(len(ids), 'token')} emitted: {listed(ids)}"
+
+
+def _difference(one: Step, two: Step) -> str:
+    """Where the ids of two ranks part."""
+    first, second = one.emitted or [], two.emitted or []
+    names = f"Rank {rank_of(one.src)} emitted {plural(len(first), 'token')}, rank {rank_of(two.src)} {len(second):,}"
+    for place, (a, b) in enumerate(zip_longest(first, second), 1):
+        if a is not None and b is not None and a != b:
+            return f"{names}; token {place} of the step is {a} against {b}."
+    return f"{names}."

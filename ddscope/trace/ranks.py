@@ -1,0 +1,45 @@
+"""Which source speaks for a request: of the ranks that run one model together, one tells the tree, the others counts.
+
+Sources are named `engine/<rank>`, with `#2` behind it for the second server of that name. Pure; no file.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ddscope.model import Header
+
+_NAME = re.compile(r"engine/(\d{1,6})(?:#\d+)?")
+
+
+def rank_of(src: str) -> int | None:
+    """Global rank in a source's name; None where it has none."""
+    found = _NAME.fullmatch(src)
+    return int(found[1]) if found is not None else None
+
+
+class Ranks:
+    """What the headers say of the ranks behind sources. `tp_rank` in `engine.config` is the rank among those that run
+    the same requests (`attn_tp_rank` where attention is split otherwise); without it the name decides.
+    """
+
+    def __init__(self) -> None:
+        self._told: dict[str, int] = {}
+
+    def header(self, header: Header) -> None:
+        """Take in a header."""
+        config = header.engine.config if header.engine is not None else {}
+        for name in ("attn_tp_rank", "tp_rank"):
+            rank = config.get(name)
+            if isinstance(rank, int) and not isinstance(rank, bool):
+                self._told[header.src] = rank
+                return
+
+    def follower(self, src: str) -> bool:
+        """Whether another rank tells the trees of the requests of this source."""
+        rank = self._told.get(src)
+        return bool(rank if rank is not None else rank_of(src))
+
+    def repeats(self, src: str, has_tree: bool) -> bool:
+        """Whether a step of this source only repeats what another rank tells in full. A tree is never a repetition."""
+        return not has_tree and self.follower(src)
