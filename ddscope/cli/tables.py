@@ -41,7 +41,7 @@ def run_summary(console: Console, summary: Summary) -> None:
         (request.rid, request.tokens, request.steps, request.tau, request.tokens_per_s, request.reason or request.state)
         for request in summary.requests
     ]
-    _requests(console, rows, (summary.tau, summary.tokens_per_s))
+    requests_table(console, rows, (summary.tau, summary.tokens_per_s))
     depth_curve(console, summary.curve.p)
     timing = summary.timing
     stage_times(console, {stage.name: stage.mean_us for stage in timing.stages if stage.mean_us is not None})
@@ -61,13 +61,11 @@ def trace_stats(console: Console, stats: Stats) -> None:
         (request.rid, request.emitted, request.steps, request.tau, request.tokens_per_s, request.reason or "open")
         for request in stats.requests
     ]
-    _requests(console, rows, (stats.tau, stats.tokens_per_s))
+    requests_table(console, rows, (stats.tau, stats.tokens_per_s))
     depth_curve(console, stats.curve)
     stage_times(console, {name: stage.mean_us for name, stage in stats.stages.items() if name != "total"})
-    books = _table(("source", "left"), ("emitted", "right"), ("received", "right"), ("dropped", "right"))
-    for source, book in stats.sources.items():
-        books.add_row(Text(printable(source)), *(f"{book[name]:,}" for name in ("emitted", "received", "dropped")))
-    console.print(books)
+    names = ("emitted", "received", "dropped")
+    books(console, {source: tuple(book[name] for name in names) for source, book in stats.sources.items()})
     if not stats.finished:
         console.print("No footer: the file is still being written, or was cut off.")
 
@@ -76,13 +74,22 @@ Row = tuple[str, int, int, float | None, float | None, str]
 """rid, tokens, steps, τ, tokens/s, how it ended."""
 
 
-def _requests(console: Console, rows: Sequence[Row], overall: tuple[float | None, float | None]) -> None:
+def books(console: Console, sources: Mapping[str, Sequence[int]]) -> None:
+    """emitted, received and dropped of each source."""
+    table = _table(("source", "left"), ("emitted", "right"), ("received", "right"), ("dropped", "right"))
+    for source, numbers in sources.items():
+        table.add_row(Text(printable(source)), *(f"{number:,}" for number in numbers))
+    console.print(table)
+
+
+def requests_table(console: Console, rows: Sequence[Row], overall: tuple[float | None, float | None] | None) -> None:
+    """Requests, and below several of them τ and tokens/s over all; overall None: without that line."""
     heads = ("request", "left"), ("tokens", "right"), ("steps", "right"), ("τ", "right"), ("tokens/s", "right")
     table = _table(*heads, ("ended", "left"))
     for rid, tokens, steps, tau, rate, ended in rows:
         cells = f"{tokens:,}", f"{steps:,}", number(tau), number(rate, ".1f")
         table.add_row(Text(printable(rid)), *cells, Text(printable(ended)))
-    if len(rows) > 1:
+    if len(rows) > 1 and overall is not None:
         sums = f"{sum(row[1] for row in rows):,}", f"{sum(row[2] for row in rows):,}"
         table.add_row("all", *sums, number(overall[0]), number(overall[1], ".1f"), "", style="bold")
     console.print(table)

@@ -1,0 +1,43 @@
+"""`ddscope attach`: the workbench on servers that run already. They are looked at, never paused."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ddscope.cli.servers import open_session, server_options
+
+if TYPE_CHECKING:
+    from ddscope.cli.types import Commands
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "attach",
+        help="open the workbench on a running server",
+        description="The workbench on servers that run already. Pausing, going back and searching are the viewer's "
+        "own: the server goes on. What comes is recorded as a trace.",
+    )
+    server_options(parser)
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="where to record the trace (default: kept among the recent sessions)"
+    )
+    parser.add_argument("--theme", choices=("dark", "light", "high-contrast"), default=None)
+    parser.set_defaults(run=_run)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from ddscope.cli.screen import need_terminal
+    from ddscope.diagnose import Diagnosis
+
+    need_terminal()
+    diagnosis = Diagnosis()
+    with open_session(args, args.out, diagnosis, lambda why: print(f"Waiting. {why}", file=sys.stderr)) as session:
+        from ddscope import tui
+
+        tui.run(session, diagnosis=diagnosis, theme=args.theme)
+    print(f"Recorded: {session.path}\nOpen it again with: ddscope replay {session.path}")
+    return 0
