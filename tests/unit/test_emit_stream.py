@@ -328,7 +328,7 @@ def test_a_full_ring_counts_what_is_made_later_by_its_records(pumped: Pumped) ->
     v = viewer(pumped)
     for i in range(64):
         pumped.emit("fact", {"name": f"f{i}", "value": i})
-    pumped.emitter.emit_later(Later(7, lambda: []))
+    pumped.emitter.emit_later(Later(7, list))
     pumped.pump()
     pumped.emit("fact", {"name": "after", "value": 1})
     pumped.pump()

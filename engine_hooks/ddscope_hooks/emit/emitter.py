@@ -168,6 +168,11 @@ class Emitter:
         self._wake()
         return used
 
+    @property
+    def watched(self) -> bool:
+        """Whether any viewer or file is there to take records. Cheap, without a lock: for hot threads."""
+        return self._stream.watched
+
     def unlisten(self, path: str) -> bool:
         """Finish the file that `listen` said it uses: footer, close. False when no such file is being written."""
         return self._stream.leave(os.path.abspath(path))

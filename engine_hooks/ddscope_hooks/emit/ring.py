@@ -14,10 +14,10 @@ from typing import Any
 
 
 class Later:
-    """`count` records that are written down only on the writer thread, so that the hot thread need not.
+    """`count` records that are made only on the writer thread, so that the hot thread need not.
 
-    records: called once there; gives (type, fields) pairs, at most `count`. wrote: called there with the bytes that they
-    made as lines.
+    records: called once there; gives (type, fields) pairs, at most `count`. wrote: called there with the bytes that
+    they made as lines.
     """
 
     __slots__ = ("count", "records", "wrote")

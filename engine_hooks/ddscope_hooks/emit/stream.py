@@ -65,6 +65,11 @@ class Stream:
         """One more consumer, from any thread; it is served from the next `run` on."""
         self._joining.append(feed)
 
+    @property
+    def watched(self) -> bool:
+        """Whether there is any consumer, or one about to be served."""
+        return bool(self.feeds or self._joining)
+
     def leave(self, path: str) -> bool:
         """Finish the file at `path`, from any thread. False when it is none of the consumers."""
         t, mono = now()

@@ -1,0 +1,238 @@
+"""What all taps share: the cargo of a forward pass, its transport to the host, and how a tap adds to it.
+
+A forward pass goes through these stations; everything up to `arrive` runs on the scheduler's thread:
+
+    begin    before `run_batch`: is this pass recorded? then `core.capture` is True and `core.cargo` is a new `Cargo`
+    put …    taps add references to device tensors, host facts (`about`) and marks (`mark`); nothing is copied yet
+    attach   after the worker made its `GenerationBatchResult`: all parts become one tensor, on the forward stream,
+             before any buffer is used again; it rides on the result
+    ship     before the result's own `copy_to_cpu`: the copy to the host is started, so the server's event covers it
+    arrive   after the result was processed: `requests.Requests` makes rows; the writer thread unpacks and writes
+
+How to write a tap for another algorithm: a module in this folder with
+
+    NAME = "dflash"                                  # as in the fact `hooks.taps`
+    ALGORITHMS = frozenset({"DFLASH"})               # names of --speculative-algorithm; None: always
+    def hooks(core: Core) -> list[list[Hook]]: ...   # alternatives; the first that can be set as a whole is used
+
+listed in `registry.MODULES`. A hook's function begins with `if not core.capture: return` and then calls `put`,
+`about`, `mark`, `shape` or `layers`. It must not read a value of a device tensor (`.item()`, `.cpu()`, `.tolist()`,
+`if tensor`): that would make the server wait. Exceptions are caught by the breaker of its tap; a tap that is off adds
+nothing, the steps are still written with what the others know. The universal tap adds `draft`, `positions`, `next`,
+`sibling` and `mask` where the verify input has them, and the target's choice from the logits, so most families need
+very little.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ddscope_hooks.config import Config
+from ddscope_hooks.emit import Emitter
+from ddscope_hooks.taps.clock import Clock
+from ddscope_hooks.taps.hooks import Breaker
+from ddscope_hooks.taps.pack import Packed
+from ddscope_hooks.taps.place import Place
+from ddscope_hooks.taps.sampling import Sampling
+
+RESULT = "_ddscope"
+"""Name of the attribute of a result that holds its cargo."""
+
+
+class Cargo:
+    """What is known of one forward pass. Lives on `Core.cargo` while the pass runs, then on its result.
+
+    n: nodes a request has in the verify, root included; 0 while unknown, 1 for plain decoding. chain: node i hangs at
+    node i - 1. size: requests. layers: captured ones, when `layers` compared them.
+    """
+
+    __slots__ = (
+        "algorithm",
+        "chain",
+        "clock",
+        "layers",
+        "live",
+        "logits",
+        "n",
+        "packed",
+        "parts",
+        "runs",
+        "size",
+        "skip",
+    )
+
+    def __init__(self, clock: Clock | None, skip: bool) -> None:
+        self.skip = skip
+        self.clock = clock
+        self.parts: dict[str, Any] = {}
+        self.logits: Any = None
+        self.algorithm: str | None = None
+        self.n = 0
+        self.size = 0
+        self.chain = False
+        self.layers = 0
+        self.packed: Packed | None = None
+        self.live: Sequence[bool] | None = None
+        self.runs: Sequence[Sequence[int]] | None = None
+
+
+class Core:
+    """One a scheduler process. Not thread-safe but for what says so: all hooks run on the scheduler's thread."""
+
+    def __init__(self, config: Config, emitter: Emitter, place: Place, algorithm: str) -> None:
+        self.config = config
+        self.emitter = emitter
+        self.place = place
+        self.algorithm = algorithm
+        self.sampling = Sampling(config.sample)
+        self.capture = False
+        self.cargo: Cargo | None = None
+        self.passes = 0
+        self._breakers: dict[str, Breaker] = {}
+        self._shapes: dict[str, tuple[object, ...]] = {}
+
+    def breaker(self, tap: str) -> Breaker:
+        """The switch of a tap, the same one for every hook of it."""
+        return self._breakers.setdefault(tap, Breaker(tap, self.emitter.fault))
+
+    # -- stations ----------------------------------------------------------------------------------------------------
+
+    def begin(self, rids: Callable[[], Sequence[str]]) -> None:
+        """A forward pass is about to start."""
+        self.passes += 1
+        admitted = self.sampling.admit()
+        self.capture = admitted and self.place.lead and self.emitter.watched
+        if self.capture and self.sampling.rid:
+            self.capture = any(map(self.sampling.match, rids()))
+        self.cargo = Cargo(Clock() if self.capture else None, not admitted)
+
+    def end(self, result: Any) -> None:
+        """The pass was launched: its cargo goes with the result."""
+        cargo, self.cargo, self.capture = self.cargo, None, False
+        if cargo is not None and result is not None and getattr(result, RESULT, None) is None:
+            setattr(result, RESULT, cargo)
+
+    def put(self, name: str, tensor: Any) -> None:
+        """Add a device tensor; None is ignored, a name that is there already is replaced.
+
+        Names, with B requests, n nodes each: draft [B, n] tokens, root first; positions [B, n]; parents [B, n] (-1 for
+        the root), or next, sibling [B, n] (first child and next sibling, -1 for none); mask [B, n, n]; accept_index
+        [B, any] node numbers over the whole batch, -1 padded; target [B, n] choice at every node; best [B, n] its
+        logit.
+        A tensor that is overwritten before the worker makes its result has to be cloned by the tap.
+        """
+        if self.cargo is not None and tensor is not None:
+            self.cargo.parts[name] = tensor
+
+    def about(
+        self, *, n: int | None = None, size: int | None = None, chain: bool | None = None, algorithm: str | None = None
+    ) -> None:
+        """Say what is known of the pass without looking at a tensor's values."""
+        cargo = self.cargo
+        if cargo is not None:
+            cargo.n = cargo.n if n is None else n
+            cargo.size = cargo.size if size is None else size
+            cargo.chain = cargo.chain if chain is None else chain
+            cargo.algorithm = cargo.algorithm or algorithm
+
+    def logits(self, logits: Any) -> None:
+        """The target's logits [B * n, vocabulary]. Read when the pass is packed, after penalties and grammars."""
+        if self.cargo is not None:
+            self.cargo.logits = logits
+
+    def mark(self, name: str, tensor: Any = None) -> None:
+        """A moment of the pass: draft (begins), verify (begins), verified, committed. tensor: tells the device."""
+        if self.cargo is not None and self.cargo.clock is not None:
+            self.cargo.clock.mark(name, tensor)
+
+    def attach(self, result: Any) -> None:
+        """Pack what was put, on the current stream, and let it ride on the result."""
+        cargo = self.cargo
+        if cargo is None or not self.capture or cargo.packed is not None:
+            return
+        if cargo.logits is not None:
+            self._choose(cargo)
+        if cargo.parts:
+            cargo.packed = Packed(list(cargo.parts.items()))
+            self.mark("committed", next(iter(cargo.parts.values())))
+        cargo.parts, cargo.logits = {}, None
+        setattr(result, RESULT, cargo)
+
+    def ship(self, result: Any) -> None:
+        """Start the copy of what rides on the result, once."""
+        cargo = getattr(result, RESULT, None)
+        if cargo is not None and cargo.packed is not None and not cargo.packed.shipped:
+            cargo.packed.ship()
+
+    # -- what else a tap may tell ------------------------------------------------------------------------------------
+
+    def shape(self, name: str, tensor: Any, expect: Sequence[int | None] | None, owner: str) -> None:
+        """Tell the shape of what enters a module, against what its weights take: once a name, and again on change.
+
+        expect: sizes, None where any fits; None when it is not known. Does not need `capture`; looks at no value.
+        """
+        given = tuple(tensor.shape)
+        fixed = given if expect is None or len(expect) != len(given) else tuple(
+            size for size, want in zip(given, expect, strict=True) if want is not None
+        )  # fmt: skip
+        key = (fixed, tensor.dtype, None if expect is None else tuple(expect))
+        if self._shapes.get(name) == key:
+            return
+        self._shapes[name] = key
+        fields: dict[str, Any] = {
+            "name": name,
+            "shape": list(given),
+            "dtype": str(tensor.dtype).removeprefix("torch."),
+            "device": str(tensor.device),
+            "owner": owner,
+        }
+        if expect is not None:
+            fields["expect"] = list(expect)
+            fields["ok"] = len(expect) == len(given) and all(
+                want is None or want == size for size, want in zip(given, expect, strict=True)
+            )
+        self.emitter.emit("tensor", fields)
+
+    def layers(self, features: Any, count: int) -> None:
+        """Compare the captured layers in the last row of features [rows, count * width] with one another.
+
+        Becomes the fact `draft.features`; done now and then, as it costs some kernels.
+        """
+        cargo = self.cargo
+        if cargo is None or not self.capture or count < 2 or self.passes % 64 > 1 or not features.shape[0]:
+            return
+        rows = features[-1].reshape(count, -1)
+        cargo.layers = count
+        self.put("layers_same", (rows[:, None, :] == rows[None, :, :]).all(-1))
+
+    def fact(self, name: str, value: Any) -> None:
+        """Something known about the server."""
+        self.emitter.emit("fact", {"name": name, "value": value})
+
+    def _choose(self, cargo: Cargo) -> None:
+        """The target's choice at every node, and how far ahead it was where top-k is on."""
+        import torch
+
+        logits = cargo.logits
+        if cargo.n * cargo.size != logits.shape[0]:
+            return
+        k = min(self.config.topk, logits.shape[-1])
+        if k:
+            values, ids = torch.topk(logits.float(), k, dim=-1)
+            self.put("topk_values", values)
+            self.put("topk_ids", ids)
+            self.put("lse", torch.logsumexp(logits.float(), dim=-1))
+            best, choice = values[:, 0], ids[:, 0]
+        else:
+            # One kernel for both; a NaN anywhere in a row becomes the row's largest value.
+            best, choice = torch.max(logits, dim=-1)
+        self.put("best", best.float())
+        if "target" not in cargo.parts:
+            self.put("target", choice)
+
+
+def now_us() -> int:
+    """Monotonic µs."""
+    return time.monotonic_ns() // 1000

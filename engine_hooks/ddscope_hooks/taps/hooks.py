@@ -1,0 +1,128 @@
+"""Hooks on functions of the server: what one needs, whether its target has it, and the guard around each.
+
+An exception in a hook would end the server, so none gets out; the breaker of a tap turns all of its hooks off at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Run = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class Hook:
+    """A function of ours before or after one of the server's.
+
+    target: dotted path of a function or method. when: "before" or "after". needs: names of parameters of the target,
+    `self` included, whose values `run` gets in this order, however the caller gave them; "after" gets the result first.
+    What `run` returns is ignored, so neither arguments nor results of the server are ever exchanged.
+    """
+
+    target: str
+    when: str
+    needs: tuple[str, ...]
+    run: Run
+
+
+Places = tuple[tuple[str, int, Any], ...]
+"""(name, position, default) of the parameters that a hook needs."""
+
+
+class Breaker:
+    """One tap's switch. It opens at the first exception and stays open; `report` is told once."""
+
+    def __init__(self, tap: str, report: Callable[[str, BaseException], object]) -> None:
+        self.tap = tap
+        self.off = False
+        self._report = report
+
+    def trip(self, error: BaseException) -> None:
+        """Turn the tap off for good. Never raises."""
+        if not self.off:
+            self.off = True
+            with contextlib.suppress(Exception):  # nothing may come of a report that fails
+                self._report(self.tap, error)
+
+    def guard(self, hook: Hook) -> Run:
+        """What is registered for `hook`: never raises, returns None, does nothing once the breaker is open."""
+        run, after, where = hook.run, hook.when == "after", places(hook)
+
+        def guarded(*args: Any, **kwargs: Any) -> None:
+            if self.off:
+                return
+            try:
+                given = args[1:] if after else args
+                values = [
+                    kwargs[name] if name in kwargs else given[at] if at < len(given) else default
+                    for name, at, default in where
+                ]
+                if after:
+                    run(args[0], *values)
+                else:
+                    run(*values)
+            except Exception as error:
+                self.trip(error)
+
+        return guarded
+
+
+def resolve(target: str) -> Any:
+    """The function at a dotted path. Imports its module. Raises ValueError in one sentence when there is none."""
+    path, _, name = target.rpartition(".")
+    try:
+        owner = pkgutil.resolve_name(path)
+    except Exception as error:  # whatever a module raises when it is imported
+        raise ValueError(f"{path} cannot be imported ({type(error).__name__}: {error})"[:300]) from None
+    function = getattr(owner, name, None)
+    if function is None:
+        raise ValueError(f"{target} does not exist")
+    if isinstance(function, type) or not callable(function):
+        raise ValueError(f"{target} is no function")
+    return function
+
+
+def places(hook: Hook) -> Places:
+    """Where the target has what the hook needs. Raises ValueError in one sentence when it cannot be set."""
+    try:
+        parameters = inspect.signature(resolve(hook.target)).parameters
+    except TypeError:
+        raise ValueError(f"{hook.target} does not say what it takes") from None
+    missing = [need for need in hook.needs if need not in parameters]
+    if missing:
+        raise ValueError(f"{hook.target} has no parameter {', '.join(missing)}")
+    order = list(parameters)
+    by_name = inspect.Parameter.KEYWORD_ONLY
+    return tuple(
+        (need, 1 << 30 if parameters[need].kind is by_name else order.index(need), _default(parameters[need]))
+        for need in hook.needs
+    )
+
+
+def _default(parameter: inspect.Parameter) -> Any:
+    return None if parameter.default is inspect.Parameter.empty else parameter.default
+
+
+def problem(hook: Hook) -> str | None:
+    """Why the hook cannot be set, in one sentence; None when it can."""
+    try:
+        places(hook)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def choose(alternatives: Sequence[Sequence[Hook]]) -> tuple[Sequence[Hook], str | None]:
+    """The first group of hooks that can be set as a whole; else none, and why the first could not."""
+    whys = []
+    for group in alternatives:
+        problems = [why for hook in group if (why := problem(hook)) is not None]
+        if not problems:
+            return group, None
+        whys.append(problems[0])
+    return (), whys[0] if whys else "it has no hooks"
