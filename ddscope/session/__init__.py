@@ -7,6 +7,7 @@ from ddscope.session.cursor import Cursor, Mode, Timeline
 from ddscope.session.first import FirstPaint
 from ddscope.session.live import Observer, Session, SessionError, SourceStatus
 from ddscope.session.rows import Rows
+from ddscope.session.servers import RankView, Sampling, TapRow
 from ddscope.session.store import Store
 from ddscope.session.textruns import TextRuns
 from ddscope.session.tokens import TokenTable
@@ -51,14 +52,17 @@ __all__ = [
     "NodeView",
     "Observer",
     "ProbeRow",
+    "RankView",
     "RequestRow",
     "Rows",
+    "Sampling",
     "Session",
     "SessionError",
     "SourceStatus",
     "StageTime",
     "StepRow",
     "Store",
+    "TapRow",
     "TensorRow",
     "TextRun",
     "TextRuns",

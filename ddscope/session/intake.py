@@ -50,7 +50,7 @@ class Intake:
         self.path = Path(path)
         self.version = 0
         self.tokens = TokenTable()
-        self.ranks = Ranks()
+        self._ranks = Ranks()
         self.lock = threading.RLock()
         self._n = 0
         self._state = State()
@@ -124,7 +124,7 @@ class Intake:
     def _take_step(self, number: int) -> None:
         index = self.trace.index
         accepted, emitted, nodes = index.accepted[number], index.emitted[number], index.nodes[number]
-        if self.ranks.repeats(self.source(number), nodes >= 0):
+        if self._ranks.repeats(self.source(number), nodes >= 0):
             return  # another rank tells the same step, and more of it
         ledger = self._ledger(number)
         if ledger.src < 0:
@@ -149,7 +149,7 @@ class Intake:
             return
         self._state = reduce(self._state, number, record)
         if isinstance(record, Header):
-            self.ranks.header(record)
+            self._ranks.header(record)
         if kind == _REQUEST:
             ledger = self._ledger(number)
             self._open.setdefault(ledger.rid, -1)

@@ -18,6 +18,7 @@ from ddscope.session.first import FirstPaint, first_paint
 from ddscope.session.marks import MarksBeside
 from ddscope.session.requests import RequestViews
 from ddscope.session.rows import Rows
+from ddscope.session.servers import RankView, rank_view
 from ddscope.session.views import Counters, EngineState, GapRow, LogRow, MarkRow, ProbeRow, TensorRow
 from ddscope.trace import TraceError
 from ddscope.trace.ranks import rank_of
@@ -155,6 +156,19 @@ class Store(RequestViews):
                 if entry is not None and isinstance(record := self.record(entry.number), Fact):
                     told.setdefault(src, {})[name] = record.value
             return told
+
+    def ranks(self, at: int | None = None) -> list[RankView]:
+        """What every engine source said of itself, in the order of their headers."""
+        with self.lock:
+            limit, headers, facts, books = self._limit(at), self._state.headers, self.rank_facts(at), self.counters
+            views = []
+            for src in headers.keys(limit):
+                entry = headers.last(src, limit)
+                found = self.record(entry.number) if entry is not None and entry.value else None
+                if isinstance(found, Header):
+                    follower = self._ranks.follower(src)
+                    views.append(rank_view(src, found.engine, follower, facts.get(src, {}), books.get(src)))
+            return views
 
     def state(self, at: int | None = None) -> EngineState:
         """What the engine last said of itself, its breakpoints and deliberate faults."""

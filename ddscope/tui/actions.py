@@ -19,6 +19,7 @@ class Need(Enum):
 
     NOTHING = "nothing"
     CONTROL = "an engine that takes commands"
+    SERVER = "a running server that is not ours"
     LIVE = "a live source"
     REPLAY = "a finished trace"
     FILE = "a trace that can be written"
@@ -37,8 +38,9 @@ class Action:
 
 
 TIME, FIND, PANES, MARKS, ENGINE, APP = "Time", "Find", "Panes", "Marks and copies", "Engine", "Program"
+SERVER = "Server"
 LISTS, TREE = "In a list", "In the tree"
-GROUPS: Final = (TIME, FIND, PANES, LISTS, TREE, MARKS, ENGINE, APP)
+GROUPS: Final = (TIME, FIND, PANES, LISTS, TREE, MARKS, ENGINE, SERVER, APP)
 
 TABS: Final = ("journal", "findings", "tensors", "timing", "stacks", "curve")
 """Bottom tabs in their order; 1 to 6 show them."""
@@ -104,6 +106,10 @@ REGISTRY: Final[tuple[Action, ...]] = (
     Action("settings", ("o",), ENGINE, "All settings, self-check", Need.CONTROL),
     Action("check_now", ("v",), ENGINE, "Self-check the next step", Need.CONTROL),
     Action("abort", ("X",), ENGINE, "Abort the request", Need.CONTROL),
+    Action("hooks", ("H",), SERVER, "Taps, ranks, versions of the server"),
+    Action("sampling", ("S",), SERVER, "What the server records", Need.SERVER),
+    Action("flush", ("F",), SERVER, "Flush what the server holds back", Need.SERVER),
+    Action("record_on_host", ("R",), SERVER, "Record on the server's host, or stop", Need.SERVER),
     Action("help", ("question_mark", "f1"), APP, "Keys"),
     Action("command_palette", ("ctrl+p",), APP, "Palette of all actions", scope="app"),
     Action("theme", ("ctrl+t",), APP, "Next theme"),
@@ -190,6 +196,7 @@ HINTS: Final[tuple[Hint, ...]] = (
     Hint(("engine_step",), "one step"),
     Hint(("prompt",), "prompt"),
     Hint(("breakpoints",), "break"),
+    Hint(("hooks", "sampling"), "server, sampling"),
     Hint(("previous_anomaly", "next_anomaly"), "anomaly"),
     Hint(("search",), "search"),
     Hint(("settings",), "settings"),

@@ -14,6 +14,7 @@ from typing import Any
 from ddscope.diagnose import Diagnosis, Evidence, Finding, ranked
 from ddscope.model import Fact
 from ddscope.session import Session
+from ddscope.trace.ranks import rank_of
 
 MOST_EVIDENCE = 8
 ASK_S = 0.25  # findings are asked for at most this often: some detectors work when asked
@@ -90,6 +91,8 @@ class Diagnosing:
             record = store.record(number)
             if isinstance(record, Fact) and record.name == "engine.error":
                 new.append(_error(number, record.value))
+            elif isinstance(record, Fact) and record.name == "control.refused" and not rank_of(record.src):
+                new.append(_refusal(number, record.value))  # of several ranks that refuse, one is enough
         if new:
             self.errors += new
             self._told = -1
@@ -101,6 +104,11 @@ def _error(number: int, value: Any) -> EngineError:
     rid = said.get("rid")
     where, message = said.get("where") or "engine", said.get("message") or "it did not say what"
     return EngineError(number, str(where), str(message), rid if isinstance(rid, str) else None)
+
+
+def _refusal(record: int, value: Any) -> EngineError:
+    said = value if isinstance(value, dict) else {}
+    return EngineError(record, "control", f"{said.get('command')}: {said.get('why') or 'it did not say why'}", None)
 
 
 def _finding(errors: Sequence[EngineError], session: Session) -> Finding:

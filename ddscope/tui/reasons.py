@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from ddscope.session import EngineState, Session
+from collections.abc import Sequence
+
+from ddscope.model import Step
+from ddscope.session import EngineState, RankView, Session
 
 
 def steps_reason(session: Session, state: EngineState) -> str:
@@ -18,17 +21,98 @@ def steps_reason(session: Session, state: EngineState) -> str:
         indexed, size = session.store.progress
         if indexed < size:
             return "The trace is being indexed; its steps come as they are found."
-        return "This trace has no steps: it holds logs and facts only, or it ended before the first target forward."
+    if session.store.totals().steps and not session.can_control:
+        return "This request has made no step by this moment."
+    if not session.is_live:
+        hooks = hooks_reason(session.store.ranks())
+        return hooks or (
+            "This trace has no steps: it holds logs and facts only, or it ended before the first target forward."
+        )
     if session.can_control:
-        if state.state == "unknown":
-            return "The engine is starting: it loads the target and the drafter, which takes a few seconds."
-        if state.state == "idle":
-            return "No request has run yet. Press i and type a prompt."
-        if state.state in ("paused", "break"):
-            return "The engine is paused before the first step. Press s for one step, e to let it run."
-        return "The prompt is being read (prefill); the first tree comes with the first target forward."
-    lost = [status for status in session.sources if status.name == "engine" and status.reason]
-    return lost[0].reason if lost else "No steps yet: the hook is loaded, no request has run."
+        return _engine_reason(state)
+    engines = session.engines
+    if engines and not any(status.state == "connected" for status in engines):
+        return next((status.reason for status in engines if status.reason), "The server is not connected yet.")
+    if session.attached:
+        return hooks_reason(session.store.ranks()) or (
+            "The server is connected, and no request has run a step since. Steps come with the next request."
+        )
+    return "No steps yet: the hook is loaded, no request has run."
+
+
+def _engine_reason(state: EngineState) -> str:
+    """Why our own engine has made no step."""
+    if state.state == "unknown":
+        return "The engine is starting: it loads the target and the drafter, which takes a few seconds."
+    if state.state == "idle":
+        return "No request has run yet. Press i and type a prompt."
+    if state.state in ("paused", "break"):
+        return "The engine is paused before the first step. Press s for one step, e to let it run."
+    return "The prompt is being read (prefill); the first tree comes with the first target forward."
+
+
+def hooks_reason(ranks: Sequence[RankView]) -> str:
+    """Why the hooks of a server give no step; empty when nothing they told explains it."""
+    if not ranks:
+        return ""
+    if all(rank.follower for rank in ranks):
+        names = ", ".join(rank.src for rank in ranks)
+        return (
+            f"Only {names} is attached, which tells counts: the trees come from the first rank. Attach its socket too."
+        )
+    telling = [rank for rank in ranks if not rank.follower]
+    told = [rank for rank in telling if rank.taps is not None]
+    if told and not any(tap.live for rank in told for tap in rank.taps or ()):
+        missing = [tap for rank in told for tap in rank.missing]
+        why = f": {missing[0].tap}: {missing[0].why}" if missing and missing[0].why else ""
+        return f"No tap of this server is live{why}. H shows all of them."
+    sampling = next((rank.sampling for rank in telling if rank.sampling is not None), None)
+    if sampling is not None and sampling.every == 0:
+        return "The server records no steps: sampling is off (every 0). S changes it where the server takes commands."
+    if sampling is not None and sampling.rid:
+        return f"The server records only requests whose id begins with {sampling.rid!r}. S changes it."
+    return ""
+
+
+def algorithm_of(session: Session, step: Step | None) -> str:
+    """What the step's algorithm is called, or the server's."""
+    if step is not None and step.algorithm:
+        return step.algorithm
+    ranks = [rank for rank in session.store.ranks() if rank.engine is not None]
+    return next((rank.engine.algorithm for rank in ranks if rank.engine is not None and not rank.follower), "")
+
+
+def bare_reason(session: Session, step: Step | None) -> str:
+    """Why a step has no tree; empty when it has one."""
+    if step is None or step.tree is not None:
+        return ""
+    told = [rank for rank in session.store.ranks() if rank.taps is not None]
+    if not told:
+        return "This step's record holds no tree: the source told none."
+    name = algorithm_of(session, step)
+    tap = f"the server's {name} tap" if name else "the server's tap"
+    missing = [tap for rank in told if not rank.follower for tap in rank.missing]
+    more = f" Missing: {', '.join(tap.tap for tap in missing)} (H says why)." if missing else ""
+    return f"This step has no tree: {tap} reveals none, only what was emitted.{more}"
+
+
+def text_reason(session: Session, state: EngineState, steps: int) -> str:
+    """Why there is no text. steps: of the request, so far."""
+    if not steps:
+        return steps_reason(session, state)
+    return (
+        f"The {steps:,} steps of this request tell no token ids: the hooks leave them out (DDSCOPE_REDACT=ids), or "
+        "their tap reveals none."
+    )
+
+
+def curve_reason(session: Session, state: EngineState) -> str:
+    """Why there is no depth curve."""
+    if session.store.totals().steps == 0:
+        return steps_reason(session, state)
+    name = algorithm_of(session, None)
+    whose = f"The server's {name} tap" if name and session.store.facts().get("hooks.taps") else "The source"
+    return f"{whose} does not tell which drafted tokens were accepted, so there is no curve."
 
 
 def journal_reason(session: Session) -> str:
@@ -58,6 +142,10 @@ def tensors_reason(session: Session) -> str:
     """Why there is no tensor."""
     if session.store.n == 0:
         return "No tensors yet: the engine tells each one when it first enters a module."
+    name = algorithm_of(session, None)
+    if session.store.facts().get("hooks.taps"):
+        tap = f"the server's {name} tap" if name else "the server's taps"
+        return f"No tensors were told: {tap} reveals none, or no request has run yet. H shows the taps."
     return "No tensors were told by this source. The embedded engine and the SGLang hook tell the drafter's inputs."
 
 
@@ -70,8 +158,13 @@ def timing_reason(session: Session, state: EngineState) -> str:
 
 def stacks_reason(session: Session) -> str:
     """Why there are no stacks."""
+    if session.attached:
+        return (
+            "No stack dump was taken of this server. On its host, `py-spy dump --pid PID` shows where each of its "
+            "threads stands."
+        )
     where = "The embedded engine" if session.can_control else "This trace"
     return (
-        f"{where} has no stack dumps. They are taken with py-spy from a server: attach to a server to see where each "
-        "of its threads stands, on demand and by itself when it stalls."
+        f"{where} has no stack dumps: they are taken with py-spy. On a server's host, `py-spy dump --pid PID` shows "
+        "where each of its threads stands."
     )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from ddscope.model import Header
-from ddscope.session import EngineState, Store
+from ddscope.session import EngineState, RankView, Store
 from ddscope.trace import TraceError
 from ddscope.tui.clock import clock
 from ddscope.tui.widgets.title import Motion, TitleView
@@ -44,6 +45,15 @@ def hardware_words(header: Header | None) -> str:
     return " ".join(str(said[name]) for name in ("dtype", "device") if said.get(name))
 
 
+def taps_words(ranks: Sequence[RankView]) -> str:
+    """What is wrong with the taps of a server; empty when nothing is. That some are missing is usual: there is one a
+    family of algorithms."""
+    if any(rank.faults for rank in ranks):
+        return "a tap is off"
+    blind = any(rank.taps is not None and not any(tap.live for tap in rank.taps) for rank in ranks)
+    return "no live tap" if blind else ""
+
+
 def dropped(store: Store) -> tuple[int | None, bool]:
     """Records lost of all sources, and whether some loss has no number. None while there is no source."""
     counters = store.counters.values()
@@ -72,6 +82,7 @@ def title_view(
     budget: int | None,
     algorithm: str,
     connection: str,
+    ranks: Sequence[RankView] = (),
 ) -> TitleView:
     """The title for a moment. `at` None is now; `step_record` is the step the cursor shows."""
     header = header_of(store)
@@ -100,4 +111,7 @@ def title_view(
         clock=clock(row.t) if row is not None else "",
         indexed=indexed / size if not live and size and indexed < size else None,
         connection=connection,
+        ranks=f"{len(ranks)} ranks" if len(ranks) > 1 else "",
+        sampling=next((r.sampling.words for r in ranks if r.sampling is not None and r.sampling.words), ""),
+        taps=taps_words(ranks),
     )

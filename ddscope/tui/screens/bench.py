@@ -62,6 +62,8 @@ def offers_of(session: Session) -> frozenset[Need]:
     offers = {Need.FILE, Need.LIVE if session.is_live else Need.REPLAY}
     if session.can_control:
         offers.add(Need.CONTROL)
+    if session.attached:
+        offers.add(Need.SERVER)
     return frozenset(offers)
 
 

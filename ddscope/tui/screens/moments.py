@@ -70,7 +70,9 @@ class Moments(Bench):
 
     def connection(self) -> str:
         """What is wrong with the way to the engine, in a word or two."""
-        for status in self.session.sources:
-            if status.name == "engine" and status.state == "lost":
-                return "engine lost"
+        engines = self.session.engines
+        lost = sum(status.state == "lost" for status in engines)
+        if lost:
+            what = "server" if self.session.attached else "engine"
+            return f"{what} lost" if lost == len(engines) else f"{lost} of {len(engines)} servers lost"
         return "recording stopped" if self.session.trouble else ""

@@ -19,7 +19,8 @@ class Telling(Bench):
         """Say what the engine says and the screen may not show: refusals, failures, breaks while the view is held."""
         for error in self.diagnosing.new_errors():
             if self.session.is_live and error.where == "control":  # others are told as findings
-                self.say(f"The engine refused: {error.message}", "error")
+                who = "server" if self.session.attached else "engine"
+                self.say(f"The {who} refused: {error.message}", "error")
         if not self.session.is_live:
             return
         state, was = self.store.state(), self._engine_was

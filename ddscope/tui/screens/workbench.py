@@ -17,21 +17,18 @@ from textual.dom import DOMNode
 
 from ddscope.diagnose import Diagnosis
 from ddscope.session import Session
-from ddscope.tui import reasons
 from ddscope.tui.actions import BY_ID, Action, Keys, Need
 from ddscope.tui.diagnosing import Diagnosing
 from ddscope.tui.playback import Playback
 from ddscope.tui.screens import layout
-from ddscope.tui.screens.arranging import ArrangingActions
 from ddscope.tui.screens.bench import plain, rebind
 from ddscope.tui.screens.help import Help
-from ddscope.tui.screens.labels import hints, severities, tabs
-from ddscope.tui.screens.moments import Moments
+from ddscope.tui.screens.labels import hints, tabs
 from ddscope.tui.screens.moving import MovingActions
-from ddscope.tui.screens.steering import SteeringActions
+from ddscope.tui.screens.serving import ServingActions
+from ddscope.tui.screens.showing import Showing
 from ddscope.tui.screens.taking import Copy, TakingActions
 from ddscope.tui.screens.telling import Telling
-from ddscope.tui.titling import title_view
 from ddscope.tui.widgets.curve import DepthCurve
 from ddscope.tui.widgets.empty import EmptyPane
 from ddscope.tui.widgets.findings import Findings
@@ -56,7 +53,7 @@ SHARE = 3
 """A frame that took long is followed by this many times its length without one, so that keys are always answered."""
 
 
-class Workbench(MovingActions, SteeringActions, TakingActions, ArrangingActions, Telling, Moments):
+class Workbench(MovingActions, ServingActions, TakingActions, Showing, Telling):
     """All panes of one session at one moment."""
 
     CSS = layout.CSS
@@ -83,8 +80,6 @@ class Workbench(MovingActions, SteeringActions, TakingActions, ArrangingActions,
         self.seen_version = -1
         """Version of the session that the screen shows."""
         self.first = session.first
-        """The step shown before the index is there; None from then on."""
-        self._step_key: object = None
         self._resume_at = 0.0
         self._deck_status = ""
 
@@ -195,113 +190,6 @@ class Workbench(MovingActions, SteeringActions, TakingActions, ArrangingActions,
         self.horizon = None if self.cursor.is_live or not self.session.is_live else self.store.n - 1
         self.playback.jumped(self.clock())
         self.show_moment(seek=True)
-
-    # showing a moment -------------------------------------------------------------------------------------------
-
-    def show_moment(self, *, seek: bool = False) -> None:
-        """Give every pane its part of the moment under the time cursor."""
-        if self.first is not None:
-            self._show_first()
-        else:
-            self._show_lists(seek)
-            self._show_step()
-        self._show_deck(seek)
-        self._show_title()
-        self.relabel()
-
-    def _show_first(self) -> None:
-        assert self.first is not None
-        reason = reasons.steps_reason(self.session, self.store.state())
-        for pane in (RequestList, StepList, GeneratedText):
-            self.query_one(pane).empty_reason = reason
-        tree, node = self.query_one(DraftTree), self.query_one(NodeInspector)
-        if tree.view is None:
-            tree.view = self.first.tree
-            node.view = tree.view
-            node.node = tree.view.nodes[tree.cursor]
-
-    def _show_lists(self, seek: bool) -> None:
-        store, cursor = self.store, self.cursor
-        reason = reasons.steps_reason(self.session, store.state())
-        requests, steps = self.query_one(RequestList), self.query_one(StepList)
-        requests.empty_reason = steps.empty_reason = reason
-        requests.severities = severities(self.diagnosing.findings)
-        requests.rows = self.request_rows()
-        requests.cursor = cursor.rid
-        requests.styles.height = min(max(len(requests.rows) + 3, 4), 10 if self.has_class("-tall") else 7)
-        steps.marked = frozenset(mark.target for mark in store.marks() if mark.target is not None)
-        steps.rows = store.steps(cursor.rid, self.horizon) if cursor.rid is not None else ()
-        steps.cursor = cursor.step_record
-
-    def _show_step(self) -> None:
-        store, cursor = self.store, self.cursor
-        rid, record, at = cursor.rid, cursor.step_record, cursor.at
-        tree, node = self.query_one(DraftTree), self.query_one(NodeInspector)
-        text, curve = self.query_one(GeneratedText), self.query_one(DepthCurve)
-        state = store.state(at)
-        tree.empty_reason = text.empty_reason = reasons.steps_reason(self.session, state)
-        view = store.tree(record) if record is not None else None
-        tree.stopped = self.stopped(state, view.rid, view.step) if view is not None else ""
-        fresh = self.session.version if cursor.is_live or not store.settled else 0
-        key = (rid, record, at, store.tokens.version, fresh, tree.stopped)
-        if key == self._step_key:
-            return
-        self._step_key = key
-        tree.view = view
-        self._show_node(tree.cursor)
-        # A step that is held before its commit is not in the text yet.
-        text.runs = store.text(rid, record - 1 if record and tree.stopped else record) if rid is not None else ()
-        text.cursor = record
-        curve.curve = node.curve = store.curve(rid, at)
-        curve.run = store.curve(None, at)
-
-    def _show_node(self, index: int) -> None:
-        tree, node = self.query_one(DraftTree), self.query_one(NodeInspector)
-        node.view = tree.view
-        if tree.view is None or not 0 <= index < len(tree.view.nodes):
-            node.node = None
-            node.empty_reason = "No node: there is no tree under the time cursor."
-            return
-        node.node = tree.view.nodes[index]
-        step = self.store.step(tree.view.record)
-        depth = node.node.depth
-        entropy = step.draft.entropy if step is not None and step.draft is not None else None
-        node.entropy = entropy[depth - 1] if entropy is not None and 0 < depth <= len(entropy) else None
-
-    def _show_deck(self, seek: bool) -> None:
-        store, cursor = self.store, self.cursor
-        findings, tensors = self.query_one(Findings), self.query_one(Tensors)
-        timing, stacks = self.query_one(StageTimes), self.query_one("#stacks", EmptyPane)
-        journal = self.journal
-        journal.empty_reason = reasons.journal_reason(self.session)
-        journal.show(store.logs(self.horizon), self.moment(), seek=seek and not cursor.is_live)
-        findings.empty_reason = reasons.findings_reason(self.diagnosing.seen, store.n)
-        if seek or self.horizon is None:  # a live view that is held holds its findings too; the tab counts the new ones
-            findings.show(self.diagnosing.findings, cursor.at)
-        tensors.empty_reason = reasons.tensors_reason(self.session)
-        tensors.show(store.tensors(cursor.at))
-        timing.empty_reason = reasons.timing_reason(self.session, store.state())
-        timing.show(store.timing(cursor.rid, cursor.at))
-        stacks.empty_reason = reasons.stacks_reason(self.session)
-
-    def _show_title(self) -> None:
-        store, cursor = self.store, self.cursor
-        view = self.query_one(DraftTree).view
-        params = self.params()
-        self.query_one(TitleBar).view = title_view(
-            store,
-            live=self.session.is_live,
-            motion=self.motion(),
-            pending=cursor.pending,
-            speed=self.playback.speed if self.playback.playing else None,
-            state=store.state() if self.session.is_live else store.state(cursor.at),
-            rid=cursor.rid,
-            step_record=cursor.step_record if self.first is None else None,
-            at=cursor.at,
-            budget=view.budget if view is not None and view.budget is not None else None,
-            algorithm=(view.algorithm if view is not None else None) or params.algorithm,
-            connection=self.connection(),
-        )
 
     # frames, tabs, hints ------------------------------------------------------------------------------------------
 
@@ -417,7 +305,8 @@ class Workbench(MovingActions, SteeringActions, TakingActions, ArrangingActions,
 
     def action_help(self) -> None:
         """All keys."""
-        note = "Engine keys come with ddscope run · " if Need.CONTROL not in self.offers else ""
+        note = "" if Need.CONTROL in self.offers else "Engine keys come with ddscope run · "
+        note = "A server is never paused from here: Space holds the view · " if Need.SERVER in self.offers else note
         self.app.push_screen(Help(self.keys, self.offers, f"{note}↑↓ scroll · Esc closes"))
 
     def copies(self) -> list[Copy]:

@@ -200,7 +200,8 @@ class StepList(Listing):
     def _bar(self, row: StepRow, room: int, palette: Palette) -> list[Piece]:
         """The bar, the bonus, and a word or a mark for what is wrong; exactly `room` cells."""
         if row.accepted is None:
-            return [(foreign.pad(foreign.head("not told", room), room), palette.muted)]
+            told = "not told" if row.emitted is None else f"{row.emitted:,} emitted"
+            return [(foreign.pad(foreign.head(told, room), room), palette.muted)]
         cell = min(WIDEST_TOKEN, max(room - 2, 1) / self._most)
         nothing = row.accepted == 0 and row.nodes != 0
         drawn = bar(row.accepted, cell)

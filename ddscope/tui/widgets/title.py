@@ -30,6 +30,9 @@ class TitleView:
     algorithm: str = ""
     budget: int | None = None
     hardware: str = ""
+    ranks: str = ""  # "2 ranks"; "" for one
+    sampling: str = ""  # what a server leaves out; "" for nothing
+    taps: str = ""  # what is wrong with the taps of a server
     motion: Motion = "waiting"
     pending: int = 0
     speed: float | None = None
@@ -109,6 +112,7 @@ def title_parts(view: TitleView, palette: Palette) -> list[Part]:
         Part(_foreign(view.model, palette.muted, 44), 20, gap=2),
         Part((((safe(algorithm), palette.strong),), ((safe(short), palette.strong),), ()), 60, gap=2),
         Part(_foreign(view.hardware, palette.muted, 24), 12, gap=2),
+        *([Part((((safe(view.ranks), palette.muted),), ()), 14, gap=2)] if view.ranks else []),
         _motion_part(view, palette),
     ]
     if view.engine in ("paused", "break"):
@@ -119,6 +123,12 @@ def title_parts(view: TitleView, palette: Palette) -> list[Part]:
                 (((f" fault {safe(view.fault)} ", palette.badge_warn),), ((" fault ", palette.badge_warn),)), 75, gap=2
             )
         )
+    if view.sampling:
+        words = safe(view.sampling.replace("\n", " "))
+        whole: tuple[Piece, ...] = (("sampling ", palette.muted), (cut(words, 32), palette.warn))
+        parts.append(Part((whole, ((cut(words, 16), palette.warn),)), 73, gap=2, action="sampling"))
+    if view.taps:
+        parts.append(Part((((safe(view.taps), palette.bad),),), 74, gap=2, action="hooks"))
     if view.connection:
         parts.append(Part((((safe(view.connection), palette.bad),),), 74, gap=2))
     if view.indexed is not None:
@@ -131,8 +141,8 @@ def title_parts(view: TitleView, palette: Palette) -> list[Part]:
         parts.append(_dropped_part(view, palette))
     if view.step is not None:
         of = f"/{view.last_step:,}" if view.last_step is not None else ""
-        whole = (("step ", palette.muted), (f"{view.step:,}{of}", palette.text))
-        parts.append(Part((whole, (("s ", palette.muted), (f"{view.step:,}{of}", palette.text))), 65, right=True))
+        steps = (("step ", palette.muted), (f"{view.step:,}{of}", palette.text))
+        parts.append(Part((steps, (("s ", palette.muted), (f"{view.step:,}{of}", palette.text))), 65, right=True))
     if view.clock:
         seconds = view.clock.split(".", 1)[0]
         parts.append(

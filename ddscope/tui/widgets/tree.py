@@ -8,6 +8,7 @@ from typing import ClassVar
 from textual import events
 from textual.binding import BindingType
 from textual.content import Content
+from textual.geometry import Size
 from textual.message import Message
 from textual.reactive import reactive
 from textual.strip import Strip
@@ -62,6 +63,8 @@ class DraftTree(LinePane):
     show_probabilities: reactive[bool] = reactive(False)
     stopped: reactive[str] = reactive("")
     """Why a breakpoint holds this step before its commit; empty when it does not."""
+    bare_reason: reactive[str] = reactive("")
+    """Why the step's record holds no tree; set it before `view`."""
 
     def __init__(self, *, name: str | None = None, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(name=name, id=id, classes=classes)
@@ -157,7 +160,7 @@ class DraftTree(LinePane):
         width = max(self.scrollable_size.width - 2, 20)
         lines = [
             (line, alarming)
-            for text, alarming in tree_paint.notes(view)
+            for text, alarming in tree_paint.notes(view, self.bare_reason)
             for line in foreign.wrap(foreign.line(text), width)
         ]
         return [("", False), *lines] if lines else []
@@ -253,26 +256,10 @@ class DraftTree(LinePane):
             for depth, x in enumerate(layout.columns):
                 line = line.ljust(x) + f"{depth} "
         left = self.scroll_offset.x
-        outside = self._outside(layout)
+        room = Size(width, self.scrollable_size.height - self.HEADING_LINES - len(self._foot))
+        outside = tree_paint.outside(layout, self.scroll_offset, room, notes=len(self._notes), outline=self.outline)
         yield line[left : left + width - len(outside)].ljust(width - len(outside)), palette.muted
         yield outside, palette.info
-
-    def _outside(self, layout: TreeLayout) -> str:
-        """What is drawn outside the pane, in words that fit into the heading."""
-        left, top = self.scroll_offset
-        width = self.scrollable_size.width
-        room = self.scrollable_size.height - self.HEADING_LINES - len(self._foot)
-        parts = []
-        if left:
-            parts.append(f"← {left}")
-        if (right := layout.width - left - width) > 0:
-            deeper = sum(x >= left + width for x in layout.columns)
-            parts.append("→" if self.outline else f"{deeper} deeper →" if deeper else f"{right} more →")
-        if top:
-            parts.append(f"↑ {top}")
-        if (below := len(layout.rows) + len(self._notes) - top - room) > 0:
-            parts.append(f"↓ {below} row{'s' if below != 1 else ''}")
-        return "  " + "  ".join(parts) if parts else ""
 
     def draw_line(self, y: int) -> Iterable[Piece]:
         """A row of the tree, then the notes."""

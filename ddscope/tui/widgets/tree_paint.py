@@ -8,6 +8,7 @@ from functools import cache
 
 from rich.color import Color, blend_rgb
 from rich.style import Style
+from textual.geometry import Offset, Size
 
 from ddscope.session.views import NodeView, TreeView, Verdict
 from ddscope.tui import foreign
@@ -116,11 +117,29 @@ class Painter:
         return wire.child is None and self.layout.spots[towards].row > row
 
 
-def notes(view: TreeView) -> list[tuple[str, bool]]:
-    """What has to be said below a tree, each with whether it is alarming."""
+def outside(layout: TreeLayout, at: Offset, room: Size, *, notes: int, outline: bool) -> str:
+    """What is drawn outside a pane, in words that fit into its heading. at: scrolled to; room: cells of the content;
+    notes: lines below the tree."""
+    left, top = at
+    width, height = room
+    parts = []
+    if left:
+        parts.append(f"← {left}")
+    if (right := layout.width - left - width) > 0:
+        deeper = sum(x >= left + width for x in layout.columns)
+        parts.append("→" if outline else f"{deeper} deeper →" if deeper else f"{right} more →")
+    if top:
+        parts.append(f"↑ {top}")
+    if (below := len(layout.rows) + notes - top - height) > 0:
+        parts.append(f"↓ {below} row{'s' if below != 1 else ''}")
+    return "  " + "  ".join(parts) if parts else ""
+
+
+def notes(view: TreeView, bare_reason: str = "") -> list[tuple[str, bool]]:
+    """What has to be said below a tree, each with whether it is alarming. bare_reason: why there is none."""
     said: list[tuple[str, bool]] = []
     if not view.has_tree:
-        said.append(("This step's record holds no tree: the source told none.", False))
+        said.append((bare_reason or "This step's record holds no tree: the source told none.", False))
     elif len(view.nodes) == 1:
         budget = " (budget 0)" if view.budget == 0 else ""
         said.append((f"Nothing was drafted{budget}: plain decoding, the target alone chose the next token.", False))
