@@ -173,6 +173,27 @@ class Emitter:
         """Whether any viewer or file is there to take records. Cheap, without a lock: for hot threads."""
         return self._stream.watched
 
+    @property
+    def waiting(self) -> int:
+        """Records that wait in the ring. Cheap, without a lock."""
+        return len(self._ring)
+
+    def drain(self, timeout: float) -> bool:
+        """Wait until what was emitted so far is sent and written, for at most `timeout` seconds.
+
+        Only for a process that is about to end: the one call that waits. False when the time was over before.
+        """
+        until = time.monotonic() + timeout
+        emitted = self._stream.seq + len(self._ring)
+        while time.monotonic() < until:
+            if self._writer is None or self._off:
+                return False
+            self._wake()
+            if not len(self._ring) and self._stream.seq >= emitted and self._stream.sent():
+                return True
+            time.sleep(0.005)
+        return False
+
     def unlisten(self, path: str) -> bool:
         """Finish the file that `listen` said it uses: footer, close. False when no such file is being written."""
         return self._stream.leave(os.path.abspath(path))

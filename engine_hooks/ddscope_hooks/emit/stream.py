@@ -70,6 +70,11 @@ class Stream:
         """Whether there is any consumer, or one about to be served."""
         return bool(self.feeds or self._joining)
 
+    def sent(self) -> bool:
+        """Whether nothing is owed to or queued for anybody."""
+        with self.lock:
+            return all(feed.dead or (feed.owed >= self.seq and not feed.queued) for feed in self.feeds)
+
     def leave(self, path: str) -> bool:
         """Finish the file at `path`, from any thread. False when it is none of the consumers."""
         t, mono = now()

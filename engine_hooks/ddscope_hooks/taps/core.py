@@ -25,7 +25,6 @@ very little.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -52,6 +51,7 @@ class Cargo:
         "algorithm",
         "chain",
         "clock",
+        "host",
         "layers",
         "live",
         "logits",
@@ -67,6 +67,7 @@ class Cargo:
         self.skip = skip
         self.clock = clock
         self.parts: dict[str, Any] = {}
+        self.host: dict[str, Any] = {}
         self.logits: Any = None
         self.algorithm: str | None = None
         self.n = 0
@@ -91,6 +92,7 @@ class Core:
         self.cargo: Cargo | None = None
         self.passes = 0
         self._breakers: dict[str, Breaker] = {}
+        self._meeters: list[Callable[[Any], None]] = []
         self._shapes: dict[str, tuple[object, ...]] = {}
 
     def breaker(self, tap: str) -> Breaker:
@@ -101,6 +103,9 @@ class Core:
 
     def begin(self, rids: Callable[[], Sequence[str]]) -> None:
         """A forward pass is about to start."""
+        if self.sampling.every == 0:
+            self.cargo, self.capture = None, False
+            return
         self.passes += 1
         admitted = self.sampling.admit()
         self.capture = admitted and self.place.lead and self.emitter.watched
@@ -125,6 +130,11 @@ class Core:
         """
         if self.cargo is not None and tensor is not None:
             self.cargo.parts[name] = tensor
+
+    def put_host(self, name: str, values: Sequence[Any]) -> None:
+        """Add values that are on the host already, under the names of `put`. Nobody may change them afterwards."""
+        if self.cargo is not None:
+            self.cargo.host[name] = values
 
     def about(
         self, *, n: int | None = None, size: int | None = None, chain: bool | None = None, algorithm: str | None = None
@@ -207,6 +217,25 @@ class Core:
         cargo.layers = count
         self.put("layers_same", (rows[:, None, :] == rows[None, :, :]).all(-1))
 
+    def meet(self, scheduler: Any) -> None:
+        """The scheduler of this process, as its first pass begins: everything is loaded now."""
+        breaker = self.breaker("facts")
+        try:
+            for told in self._meeters:
+                told(scheduler)
+        except Exception as error:
+            breaker.trip(error)
+
+    def on_meet(self, told: Callable[[Any], None]) -> None:
+        """Call `told` with the scheduler when its first pass begins."""
+        self._meeters.append(told)
+
+    def flush(self) -> None:
+        """Tell how many records were left out so far, in their place."""
+        count = self.sampling.take_left_out()
+        if count:
+            self.emitter.emit("gap", {"of": self.emitter.src, "count": count, "reason": "rate_limited"})
+
     def fact(self, name: str, value: Any) -> None:
         """Something known about the server."""
         self.emitter.emit("fact", {"name": name, "value": value})
@@ -231,8 +260,3 @@ class Core:
         self.put("best", best.float())
         if "target" not in cargo.parts:
             self.put("target", choice)
-
-
-def now_us() -> int:
-    """Monotonic µs."""
-    return time.monotonic_ns() // 1000

@@ -1,0 +1,28 @@
+"""NGRAM: the tree as the server's own table gave it, on the host already. The path comes with `eagle`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ddscope_hooks.taps.core import Core
+from ddscope_hooks.taps.hooks import Hook
+
+NAME = "ngram"
+ALGORITHMS = frozenset({"NGRAM"})
+
+
+def hooks(core: Core) -> list[list[Hook]]:
+    """One place in 0.5.17 and 0.5.23."""
+
+    def begun(batch: Any) -> None:
+        if core.capture:
+            core.mark("draft", batch.seq_lens)
+
+    def drafted(found: Any, batch: Any) -> None:
+        """found: (tokens [B · n], mask [B · n · n]) in numpy; the table may use their memory again."""
+        if core.capture:
+            core.about(algorithm="NGRAM")
+            core.put_host("mask", found[1].reshape(-1).copy())
+
+    target = "sglang.srt.speculative.ngram_worker.NGRAMWorker._prepare_draft_tokens"
+    return [[Hook(target, "before", ("batch",), begun), Hook(target, "after", ("batch",), drafted)]]

@@ -1,0 +1,273 @@
+"""The tap every other one needs: where passes begin and results are processed; requests, steps and ends of requests.
+
+Works on what the server keeps on the host: requests, their output, accepted lists. Values of device tensors come with
+the cargo, which other taps filled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from ddscope_hooks.emit import Later
+from ddscope_hooks.taps.core import RESULT, Cargo, Core
+from ddscope_hooks.taps.hooks import Hook
+from ddscope_hooks.taps.pack import unpack
+from ddscope_hooks.taps.steps import Pass, Row, steps
+
+NAME = "requests"
+ALGORITHMS = None
+
+_SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
+_RESULT = "sglang.srt.managers.utils.GenerationBatchResult"
+_PROCESSOR = "sglang.srt.managers.scheduler_components.batch_result_processor.SchedulerBatchResultProcessor"
+MAX_WAITING_BYTES = 64 << 20
+"""Host copies that may wait in the ring; beyond it steps are left out, and counted."""
+
+
+def hooks(core: Core) -> list[list[Hook]]:
+    """One place in 0.5.17 and 0.5.23."""
+    book = Requests(core)
+    process = (f"{_PROCESSOR}.process_batch_result_decode", f"{_PROCESSOR}.process_batch_result_prefill")
+    needs = ("self", "batch", "result")
+    return [
+        [
+            Hook(f"{_SCHEDULER}.run_batch", "before", ("self", "batch"), book.begin),
+            Hook(f"{_SCHEDULER}.run_batch", "after", (), core.end),
+            Hook(f"{_RESULT}.copy_to_cpu", "before", ("self",), core.ship),
+            Hook(process[0], "before", needs, book.arrive),
+            Hook(f"{_PROCESSOR}._resolve_spec_v2_tokens", "after", ("result",), book.accepted),
+            Hook(process[0], "after", needs, book.decoded),
+            Hook(process[1], "before", needs, book.arrive),
+            Hook(process[1], "after", needs, book.prefilled),
+        ]
+    ]
+
+
+class _Seen:
+    """What was told of a request; rides on the server's own object, so nothing has to be forgotten."""
+
+    __slots__ = ("ended", "steps", "told")
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.told = False
+        self.ended = False
+
+
+class Requests:
+    """From results to records."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._scheduler: Any = None
+
+    def begin(self, scheduler: Any, batch: Any) -> None:
+        """Before a pass."""
+        core = self._core
+        if self._scheduler is None:
+            self._scheduler = scheduler
+            core.meet(scheduler)
+        core.begin(lambda: [str(req.rid) for req in batch.reqs])
+
+    def arrive(self, processor: Any, batch: Any, result: Any) -> None:
+        """Before a result is processed: which requests it still counts for, and how long their output was."""
+        cargo = getattr(result, RESULT, None)
+        if cargo is None or not processor.is_generation:
+            return
+        cargo.live = [-1 if req.finished() or req.is_retracted else len(req.output_ids) for req in batch.reqs]
+        if cargo.packed is not None and not cargo.packed.shipped:
+            if getattr(result, "copy_done", None) is None:
+                cargo.packed.ship()  # nothing was copied early: the processor itself waits for this stream
+            else:
+                cargo.packed = None
+
+    def accepted(self, runs: Sequence[Sequence[int]], result: Any) -> None:
+        """After the server has cut the accepted tokens of each request out of the result."""
+        cargo = getattr(result, RESULT, None)
+        if cargo is not None:
+            cargo.runs = runs
+
+    def decoded(self, _: Any, processor: Any, batch: Any, result: Any) -> None:
+        """After a decode result was processed: a step for each request that it counted for."""
+        cargo = getattr(result, RESULT, None)
+        if cargo is None or cargo.live is None:
+            return
+        rows, lengths = [], _lengths(cargo, result)
+        for slot, req in enumerate(batch.reqs):
+            before = cargo.live[slot]
+            if before >= 0:
+                run = cargo.runs[slot] if cargo.runs is not None else req.output_ids[before:]
+                rows.append((slot, req, before, run, len(run) if lengths is None else lengths[slot]))
+        self._tell(rows, cargo, processor, batch, result)
+
+    def prefilled(self, _: Any, processor: Any, batch: Any, result: Any) -> None:
+        """After a prefill result was processed. The first token of an output belongs to no step; any other does.
+
+        Others come of requests that were retracted and of decode requests that were mixed into a prefill.
+        """
+        cargo = getattr(result, RESULT, None)
+        if cargo is None or cargo.live is None:
+            return
+        rows = []
+        for slot, req in enumerate(batch.reqs):
+            before = cargo.live[slot]
+            if before > 0 and len(req.output_ids) > before:
+                rows.append((slot, req, before, req.output_ids[before:], 1))
+            elif before >= 0:
+                self._request(req)
+        cargo.runs = None
+        self._tell(rows, cargo, processor, batch, result)
+        for slot, req in enumerate(batch.reqs):
+            if cargo.live[slot] == 0:
+                self._end(req)
+
+    def _tell(self, found: Sequence[Any], cargo: Cargo, processor: Any, batch: Any, result: Any) -> None:
+        """Emit the requests' records of one result: new requests, steps, ends."""
+        core, rows = self._core, []
+        for slot, req, before, run, length in found:
+            seen = self._request(req)
+            if seen is None:
+                core.sampling.leave_out(1)
+                continue
+            if cargo.skip:
+                core.sampling.leave_out(1)
+            else:
+                rows.append(_row(slot, req, seen, before, run, length))
+            seen.steps += 1
+        later = self._later(rows, cargo, processor, batch, result)
+        if later is not None:
+            core.flush()
+            core.emitter.emit_later(later)
+        for _, req, *_ in found:
+            self._end(req)
+
+    def _later(self, rows: list[Row], cargo: Cargo, processor: Any, batch: Any, result: Any) -> Later | None:
+        core, packed = self._core, cargo.packed
+        count = len(rows) + (packed is not None and cargo.layers > 0)
+        if not count:
+            return None
+        layout: Sequence[tuple[str, str, int]] = ()
+        data = b""
+        if packed is not None and packed.shipped:
+            if core.emitter.waiting * packed.size > MAX_WAITING_BYTES:
+                core.sampling.leave_out(count)
+                return None
+            layout, data = packed.layout, packed.take()
+        run = Pass(
+            algorithm=(cargo.algorithm or core.algorithm).lower(),
+            size=len(batch.reqs),
+            rank=core.place.rank,
+            n=1 if cargo.runs is None else cargo.n,
+            chain=cargo.chain,
+            topk=core.config.topk,
+            graph=bool(result.can_run_cuda_graph),
+            overlap=bool(processor.enable_overlap),
+            redact=core.config.redact,
+            tree=core.place.lead and (cargo.n > 0 or cargo.runs is None),
+        )
+        rid = rows[0].rid if rows else str(batch.reqs[0].rid)
+        return Later(count, partial(_records, run, rows, layout, data, cargo, rid), core.sampling.wrote)
+
+    def _request(self, req: Any) -> _Seen | None:
+        """Tell of a request once. None when it is not recorded."""
+        seen: _Seen | None = getattr(req, RESULT, None)
+        if seen is None:
+            seen = _Seen()
+            setattr(req, RESULT, seen)
+        if seen.told:
+            return seen if self._core.sampling.match(str(req.rid)) else None
+        if seen.ended or not self._core.sampling.match(str(req.rid)):
+            return None
+        seen.told = True
+        self._core.flush()
+        fields: dict[str, Any] = {
+            "rid": str(req.rid),
+            "prompt_len": len(req.origin_input_ids),
+            "sampling": _sampling(req.sampling_params),
+            "cached_tokens": int(req.cached_tokens),
+        }
+        if self._core.config.redact != "ids":
+            fields["prompt_ids"] = getattr(req, "origin_input_ids_unpadded", None) or req.origin_input_ids
+        self._core.emitter.emit("request", fields)
+        return seen
+
+    def _end(self, req: Any) -> None:
+        seen: _Seen | None = getattr(req, RESULT, None)
+        if seen is None or seen.ended or not req.finished():
+            return
+        seen.ended = True
+        if seen.told:
+            self._core.flush()
+            fields = {"rid": str(req.rid), "reason": _reason(req), "emitted": _visible(req), "steps": seen.steps}
+            self._core.emitter.emit("finish", fields)
+
+
+def _records(
+    run: Pass, rows: Sequence[Row], layout: Sequence[tuple[str, str, int]], data: bytes, cargo: Cargo, rid: str
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """On the writer thread: the steps of one pass, and what else its cargo tells."""
+    parts = unpack(layout, data)
+    for name, values in cargo.host.items():
+        parts[name] = values.tolist() if hasattr(values, "tolist") else list(values)
+    if cargo.clock is not None:
+        run.times, run.domain = cargo.clock.read()
+    yield from steps(run, rows, parts)
+    if cargo.layers:
+        same, n = parts.get("layers_same", []), cargo.layers
+        distinct = sum(not any(same[i * n : i * n + i]) for i in range(n)) if len(same) == n * n else n
+        yield "fact", {"name": "draft.features", "value": {"rid": rid, "layers": n, "distinct": distinct}}
+
+
+def _row(slot: int, req: Any, seen: _Seen, before: int, run: Sequence[int], length: int) -> Row:
+    out = req.output_ids
+    kept = min(len(out), _visible(req)) - before
+    return Row(
+        slot=slot,
+        rid=str(req.rid),
+        step=seen.steps,
+        base=len(req.origin_input_ids) + before - 1,
+        root=out[before - 1] if before else None,
+        run=list(run),
+        emitted=list(run[: max(0, kept)]),
+        length=length,
+        sampled=req.sampling_params.top_k != 1,
+    )
+
+
+def _lengths(cargo: Cargo, result: Any) -> list[int] | None:
+    """Of each path by the server's own count, which a grammar does not cut; None for plain decoding."""
+    if cargo.runs is None:
+        return None
+    extra = getattr(result, "num_non_draft_tokens_per_req", 1)
+    return [count + extra for count in result.num_correct_drafts_per_req_cpu]
+
+
+def _visible(req: Any) -> int:
+    """Output tokens that the client gets; those behind a stop or the limit are cut."""
+    cut = req.finished_len
+    return len(req.output_ids) if cut is None else int(cut)
+
+
+def _sampling(params: Any) -> dict[str, Any]:
+    """The server writes temperature 0 as top_k 1; so it is turned back."""
+    found: dict[str, Any] = {}
+    for name in ("temperature", "top_p", "top_k", "min_p", "max_new_tokens", "sampling_seed"):
+        value = getattr(params, name, None)
+        if isinstance(value, (int, float)):
+            found["seed" if name == "sampling_seed" else name] = value
+    if found.get("top_k") == 1:
+        found["temperature"] = 0
+    return found
+
+
+def _reason(req: Any) -> str:
+    """stop, length, abort or error, from the server's reason."""
+    try:
+        told = req.finished_reason.to_json()
+    except Exception:  # a reason of a fork that cannot be written
+        return "stop"
+    kind = str(told.get("type", "stop"))
+    status = told.get("status_code")
+    return "error" if kind == "abort" and isinstance(status, int) and int(status) >= 500 else kind
