@@ -16,6 +16,7 @@ from ddscope.model import Record, Step
 from ddscope.trace.codec import Unknown, decode
 from ddscope.trace.heads import Head, decode_head
 from ddscope.trace.lines import BLOCK, MAX_LINE, LongLine, next_lines, read_at
+from ddscope.trace.ranks import rank_of
 
 _WINDOW = 1 << 17
 _NEAR = 1 << 19  # bytes between the bounds of a bisection from which on reading them all is faster
@@ -215,9 +216,12 @@ def _steps_from(fd: int, start: int, end: int, rid: str | None) -> list[tuple[in
 
 
 def _step_head(line: bytes) -> Head | None:
+    """The head of a step; not of one that another rank repeats, because those stand in an order of their own."""
     if b'"step"' not in line:
         return None
     head = decode_head(line)
+    if head.tree is None and rank_of(head.src):
+        return None
     return head if head.type == "step" and head.rid is not None else None
 
 
