@@ -43,6 +43,12 @@ def test_the_version_is_printed() -> None:
         ["run", "--headless", "-i", "no-such-file.jsonl"],
         ["run", "--headless", "--prompt", "  "],
         ["run", "--prompt", "x"],  # no terminal here
+        ["record", "--socket", "no-such.sock", "-o", "t.jsonl"],
+        ["record", "--socket", ".", "-o", "t.jsonl"],
+        ["record", "--socket", "*.sock", "-o", "t.jsonl"],
+        ["record", "--socket", "/dev/null", "-o", "t.jsonl", "--wait", "60"],
+        ["record", "--socket", "x", "-o", "/dev/null/t.jsonl"],
+        ["attach", "--socket", "no-such.sock"],  # no terminal either
     ],
     ids=" ".join,
 )
@@ -53,7 +59,18 @@ def test_what_cannot_be_done_is_said_in_one_sentence(args: list[str], tmp_path: 
 
 
 @pytest.mark.parametrize(
-    "args", [["run", "--budget", "-1"], ["run", "--temperature", "nan"], ["run", "--fault", "x"], ["replay"]]
+    "args",
+    [
+        ["run", "--budget", "-1"],
+        ["run", "--temperature", "nan"],
+        ["run", "--fault", "x"],
+        ["replay"],
+        ["record", "--socket", "x"],
+        ["record", "-o", "x"],
+        ["record", "--socket", "x", "-o", "x", "--for", "nan"],
+        ["attach"],
+        ["attach", "--socket", "x", "--wait", "-1"],
+    ],
 )
 def test_an_option_out_of_range_is_refused_by_the_parser(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as refused:
@@ -99,7 +116,30 @@ def test_printable_text_holds_no_control_character_and_hides_nothing(text: str) 
 
 def test_completion_scripts_name_every_command() -> None:
     script = run("completion", "bash").stdout
-    assert all(name in script for name in ("run", "replay", "trace", "findings", "completion"))
+    assert all(name in script for name in ("run", "attach", "record", "replay", "trace", "findings", "completion"))
+
+
+def test_a_recording_never_writes_over_a_file(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text("precious")
+    done = run("record", "--socket", "x.sock", "-o", "t.jsonl", cwd=tmp_path)
+    assert done.returncode == 2 and one_sentence(done.stderr)
+    assert (tmp_path / "t.jsonl").read_text() == "precious"
+
+
+def test_what_it_waits_for_is_said_before_it_gives_up(tmp_path: Path) -> None:
+    done = run("record", "--socket", "*.sock", "-o", "t.jsonl", "--wait", "0.2", cwd=tmp_path)
+    waiting, said = done.stderr.splitlines()
+    assert done.returncode == 2
+    assert (
+        waiting.startswith("Waiting. No socket matches *.sock")
+        and said == f"ddscope: {waiting.removeprefix('Waiting. ')}"
+    )
+
+
+def test_nothing_is_written_where_there_is_no_server(tmp_path: Path) -> None:
+    done = run("record", "--socket", "x.sock", "-o", "t.jsonl", cwd=tmp_path)
+    assert done.returncode == 2
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_reader_that_leaves_a_pipe_early_causes_no_complaint(tmp_path: Path) -> None:
