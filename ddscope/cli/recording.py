@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ddscope.cli.text import printable
 from ddscope.diagnose import Finding, render_text, to_json
+from ddscope.diagnose.words import plural
 from ddscope.session import Counters, Session, Totals
 
 if TYPE_CHECKING:
@@ -42,10 +43,10 @@ class RecordProgress(Protocol):
 def counts(session: Session) -> str:
     """Records, requests, τ and drops in one line."""
     totals = session.store.totals()
-    parts = [f"{session.store.n:,} records", f"{totals.requests:,} requests", f"{totals.steps:,} steps"]
+    parts = [plural(session.store.n, "record"), plural(totals.requests, "request"), plural(totals.steps, "step")]
     if totals.tau is not None:
         parts.append(f"τ {totals.tau:.2f}")
-    dropped = sum(books.dropped for books in session.store.counters.values())
+    dropped = sum(books.lost for books in session.store.counters.values())
     return ", ".join([*parts, f"{dropped:,} dropped"])
 
 
@@ -138,8 +139,8 @@ class Recording:
 
     @property
     def dropped(self) -> int:
-        """Records that are missing, as far as they are counted."""
-        return sum(books.dropped for books in self.sources.values())
+        """Records that are missing, as far as they are counted; not those from before the recording began."""
+        return sum(books.lost for books in self.sources.values())
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain values."""
@@ -154,6 +155,7 @@ class Recording:
                     "emitted": books.emitted,
                     "received": books.received,
                     "dropped": books.dropped,
+                    "before_it_began": books.late,
                     "uncounted_gaps": books.unknown,
                 }
                 for name, books in self.sources.items()
@@ -196,16 +198,19 @@ def show(console: Console, recording: Recording) -> None:
     if rows:
         requests_table(console, rows, None)
     if len(recording.requests) > SHOWN:
-        console.print(f"and {len(recording.requests) - SHOWN:,} requests before these.")
+        print(f"and {plural(len(recording.requests) - SHOWN, 'request')} before these.")
     depth_curve(console, recording.curve)
     books(console, {name: (c.emitted, c.received, c.dropped) for name, c in recording.sources.items()})
     totals = recording.totals
-    console.print(
-        f"{recording.records:,} records, {recording.dropped:,} dropped; {totals.requests:,} requests, "
-        f"{totals.steps:,} steps, {totals.emitted:,} tokens, τ {number(totals.tau)}."
+    print(
+        f"{plural(recording.records, 'record')}, {recording.dropped:,} dropped; {plural(totals.requests, 'request')}, "
+        f"{plural(totals.steps, 'step')}, {plural(totals.emitted, 'token')}, τ {number(totals.tau)}."
     )
+    late = sum(c.late for c in recording.sources.values())
+    if late:
+        print(f"{plural(late, 'record')} came before the recording began.")
     if recording.gaps:
         said = ", ".join(f"{reason} {count:,}" for reason, count in sorted(recording.gaps.items()))
-        console.print(f"Gaps: {printable(said)}. Their places are marked in the trace.", markup=False)
+        print(f"Gaps: {printable(said)}. Their places are marked in the trace.")
     print(render_text(recording.findings), end="")
     print(f"Recorded ({recording.ended}): {printable(str(recording.trace))}")

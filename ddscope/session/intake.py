@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections import Counter, OrderedDict
 from pathlib import Path
 
-from ddscope.model import Header, Record, Tokens
+from ddscope.model import Gap, Header, Record, Tokens
 from ddscope.session.ledger import RequestLedger, Steps, lean
 from ddscope.session.reducer import KINDS, State, reduce
 from ddscope.session.tokens import TokenTable
@@ -66,6 +66,7 @@ class Intake:
         self._newest: str | None = None
         self._taken = dict.fromkeys((*_TAKEN, "log"), 0)
         self._unnumbered: Counter[str] = Counter()  # gaps without a count, by the source that lacks records
+        self._late: Counter[str] = Counter()  # records that gaps say were before anybody came
         self._payloads: OrderedDict[int, Record | Unknown] = OrderedDict()
 
     # taking in ------------------------------------------------------------------------------------------------
@@ -162,6 +163,8 @@ class Intake:
                 ledger.anomalies.append(number)
                 self._anomalies.append(number)
         elif kind == _GAP:
+            if isinstance(record, Gap) and record.reason == "joined_late" and record.of == record.src:
+                self._late[record.src] += record.count or 0
             if (
                 self._state.gaps
                 and (last := self._state.gaps.latest())

@@ -98,7 +98,8 @@ class Store(RequestViews):
         with self.lock:
             told = self.trace.index.counters
             names = [*told, *(name for name in self._unnumbered if name not in told)]
-            return {name: Counters(name, *told.get(name, (0, 0, 0)), self._unnumbered[name]) for name in names}
+            unnumbered, late = self._unnumbered, self._late
+            return {n: Counters(n, *told.get(n, (0, 0, 0)), unnumbered[n], late[n]) for n in names}
 
     def first_paint(self, at: int | None = None) -> FirstPaint | None:
         """The last step, or the last one with step number `at`, without waiting for the index."""

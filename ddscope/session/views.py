@@ -380,10 +380,19 @@ class ProbeRow:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """A source's books: emitted = received + dropped at every record. `unknown` counts gaps without a number."""
+    """A source's books: emitted = received + dropped at every record. `unknown` counts gaps without a number.
+
+    late: of the dropped, those from before anybody was there to see them, which is no loss.
+    """
 
     src: str
     emitted: int
     received: int
     dropped: int
     unknown: int = 0
+    late: int = 0
+
+    @property
+    def lost(self) -> int:
+        """Dropped while somebody was there."""
+        return max(self.dropped - self.late, 0)

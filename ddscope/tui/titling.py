@@ -59,7 +59,7 @@ def dropped(store: Store) -> tuple[int | None, bool]:
     counters = store.counters.values()
     if not counters:
         return None, False
-    return sum(c.dropped for c in counters), any(c.unknown for c in counters)
+    return sum(c.lost for c in counters), any(c.unknown for c in counters)
 
 
 def last_step(store: Store, rid: str | None) -> int | None:

@@ -265,8 +265,10 @@ def test_who_comes_late_gets_header_facts_texts_and_the_open_requests(tmp_path: 
         server.tell("steps 2")
         wait_for(settled(out, server), "all records")
         recorder.process.send_signal(signal.SIGINT)
-        status, _ = recorder.ended()
+        status, said = recorder.ended()
     assert status == 0
+    late = json.loads(said)
+    assert late["dropped"] == 0 and late["sources"]["engine/0"]["before_it_began"] > 12
     sound(out)
     records = records_of(out)
     assert isinstance(records[0], Header)

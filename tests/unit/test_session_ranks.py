@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ddscope.model import Engine, Fact, Finish, Header, Record, Request, Step, Tokens
+from ddscope.model import Engine, Fact, Finish, Gap, Header, Record, Request, Step, Tokens
 from ddscope.session import Store
 from ddscope.trace import TraceWriter, stats, verify
 from ddscope.trace.ranks import Ranks, rank_of
@@ -122,6 +122,17 @@ def test_a_further_rank_that_tells_trees_leads_its_own_requests(tmp_path: Path) 
     store = store_of(book, tmp_path)
     assert [row.rid for row in store.requests()] == ["a", "b", "c"]
     assert stats(tmp_path / "t.jsonl").steps == 3
+
+
+def test_what_was_before_a_viewer_came_is_missing_and_not_lost(tmp_path: Path) -> None:
+    book = two_ranks()
+    book._seqs["engine/0"] += 6
+    book.put(Gap, of="engine/0", count=7, reason="joined_late")
+    book._seqs["engine/0"] += 1
+    book.put(Gap, of="engine/0", count=2, reason="ring_full")
+    books = store_of(book, tmp_path).counters["engine/0"]
+    assert (books.dropped, books.late, books.lost) == (9, 7, 2)
+    assert books.emitted == books.received + books.dropped
 
 
 def test_only_a_further_rank_attached_shows_no_step(tmp_path: Path) -> None:

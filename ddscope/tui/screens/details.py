@@ -87,8 +87,9 @@ def _rank(rank: RankView, palette: Palette, width: int) -> list[Line]:
     if rank.counters is not None:
         c = rank.counters
         unknown = f", and {c.unknown:,} gaps of unknown size" if c.unknown else ""
-        ink = palette.bad if c.dropped or c.unknown else palette.text
-        words = f"{c.emitted:,} emitted = {c.received:,} received + {c.dropped:,} dropped{unknown}"
+        ink = palette.bad if c.lost or c.unknown else palette.text
+        late = f" ({c.late:,} of them before you came)" if c.late else ""
+        words = f"{c.emitted:,} emitted = {c.received:,} received + {c.dropped:,} dropped{late}{unknown}"
         lines += _said("records", words, ink, palette, width)
     return lines
 
