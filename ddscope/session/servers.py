@@ -12,6 +12,9 @@ from typing import Any
 from ddscope.model import Engine
 from ddscope.session.views import Counters
 
+OTHERS = "not for "
+"""How the hooks begin to say that a tap is for other algorithms than the one that runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class TapRow:
@@ -21,6 +24,11 @@ class TapRow:
     live: bool
     why: str
     target: str
+
+    @property
+    def needed(self) -> bool:
+        """Not one that the hooks leave out because it is for other algorithms."""
+        return self.live or not self.why.startswith(OTHERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +71,8 @@ class RankView:
 
     @property
     def missing(self) -> tuple[TapRow, ...]:
-        """Taps that are not live."""
-        return tuple(tap for tap in self.taps or () if not tap.live)
+        """Taps that should be live and are not."""
+        return tuple(tap for tap in self.taps or () if tap.needed and not tap.live)
 
 
 def size(count: int) -> str:

@@ -6,6 +6,7 @@ Sources are named `engine/<rank>`, with `#2` behind it for the second server of 
 from __future__ import annotations
 
 import re
+from typing import Any, TypeGuard
 
 from ddscope.model import Header
 
@@ -18,9 +19,14 @@ def rank_of(src: str) -> int | None:
     return int(found[1]) if found is not None else None
 
 
+def _is_count(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
 class Ranks:
-    """What the headers say of the ranks behind sources. `tp_rank` in `engine.config` is the rank among those that run
-    the same requests (`attn_tp_rank` where attention is split otherwise); without it the name decides.
+    """What the headers say of the ranks behind sources. `tp` in `engine.config` is the tensor-parallel rank; with
+    data-parallel attention (`enable_dp_attention`) each `tp_size` / `dp_size` of them run the same requests. Without
+    `tp` the number in the name decides.
     """
 
     def __init__(self) -> None:
@@ -29,11 +35,12 @@ class Ranks:
     def header(self, header: Header) -> None:
         """Take in a header."""
         config = header.engine.config if header.engine is not None else {}
-        for name in ("attn_tp_rank", "tp_rank"):
-            rank = config.get(name)
-            if isinstance(rank, int) and not isinstance(rank, bool):
-                self._told[header.src] = rank
-                return
+        rank, size, replicas = (config.get(name) for name in ("tp", "tp_size", "dp_size"))
+        if not _is_count(rank):
+            return
+        if config.get("enable_dp_attention") is True and _is_count(size) and _is_count(replicas):
+            rank %= max(1, size // max(1, replicas))
+        self._told[header.src] = rank
 
     def follower(self, src: str) -> bool:
         """Whether another rank tells the trees of the requests of this source."""

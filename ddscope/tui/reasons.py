@@ -89,6 +89,8 @@ def bare_reason(session: Session, step: Step | None) -> str:
     told = [rank for rank in session.store.ranks() if rank.taps is not None]
     if not told:
         return "This step's record holds no tree: the source told none."
+    if step.emitted is None:
+        return "This step has no tree: the hooks of the server leave token ids out (DDSCOPE_REDACT=ids)."
     name = algorithm_of(session, step)
     tap = f"the server's {name} tap" if name else "the server's tap"
     missing = [tap for rank in told if not rank.follower for tap in rank.missing]

@@ -46,12 +46,14 @@ def hardware_words(header: Header | None) -> str:
 
 
 def taps_words(ranks: Sequence[RankView]) -> str:
-    """What is wrong with the taps of a server; empty when nothing is. That some are missing is usual: there is one a
-    family of algorithms."""
+    """What is wrong with the taps of a server; empty when nothing is."""
     if any(rank.faults for rank in ranks):
         return "a tap is off"
     blind = any(rank.taps is not None and not any(tap.live for tap in rank.taps) for rank in ranks)
-    return "no live tap" if blind else ""
+    missing = {tap.tap for rank in ranks for tap in rank.missing}
+    return (
+        "no live tap" if blind else f"{len(missing)} tap{'s' if len(missing) != 1 else ''} missing" if missing else ""
+    )
 
 
 def dropped(store: Store) -> tuple[int | None, bool]:

@@ -23,7 +23,7 @@ class Rank:
 
     def __init__(self, socket: str, rank: int) -> None:
         self.rank = rank
-        config = {"tp_rank": rank, "tp_size": 2}
+        config = {"tp": rank, "tp_size": 2}
         engine = {"name": "sglang", "version": "0.5.23", "algorithm": "EAGLE3", "config": config}
         self.emitter = Emitter(
             f"engine/{rank}",

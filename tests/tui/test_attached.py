@@ -42,6 +42,7 @@ TAPS = [
         "target": "sglang.srt.managers.tp_worker.TpModelWorker.forward_batch_generation",
     },
     {"tap": "ngram", "live": False, "why": "no such function", "target": "sglang.srt.speculative.ngram_worker.x"},
+    {"tap": "dflash", "live": False, "why": "not for EAGLE3"},
 ]
 
 
@@ -72,9 +73,7 @@ class Attached(Live):
 
     def head(self, rank: int = 0, algorithm: str = "EAGLE3") -> None:
         """A rank's header."""
-        made = header(
-            Clock(), engine=Engine(name="sglang", version="0.5.23", algorithm=algorithm, config={"tp_rank": rank})
-        )
+        made = header(Clock(), engine=Engine(name="sglang", version="0.5.23", algorithm=algorithm, config={"tp": rank}))
         common = self.clock(f"engine/{rank}")
         self.feed(Header(**{**{f: getattr(made, f) for f in made.__struct_fields__}, **common}))
 
@@ -194,13 +193,18 @@ async def test_flush_and_a_recording_on_the_host(tmp_path: Path) -> None:
             assert isinstance(pilot.app.screen, Ask)
             await pilot.press("ctrl+u", *"here.jsonl", "enter")
             await pilot.pause()
-            assert "Give an absolute path" in screen_text(pilot)
-            await pilot.press("ctrl+u", *"/tmp/x", "enter")
+            assert "Give an absolute path that ends in" in screen_text(pilot)
+            await pilot.press("ctrl+u", *"/tmp/x.jsonl", "enter")
             await pilot.pause()
             assert "Several ranks cannot write one file" in screen_text(pilot)
-            await pilot.press(*"-%r", "enter")
-            await pilot.press("R")
-            assert live.servers.sent == [("flush", {}), ("record", {"path": "/tmp/x-%r"}), ("record_stop", {})]
+            await pilot.press("ctrl+u", *"/tmp/x-%r.jsonl", "enter")
+            await pilot.press("R", "R", "ctrl+u", "enter")
+            assert live.servers.sent == [
+                ("flush", {}),
+                ("record", {"path": "/tmp/x-%r.jsonl"}),
+                ("record_stop", {}),
+                ("record_stop", {}),
+            ]
 
 
 @pytest.mark.parametrize("key", ["S", "F", "R"])
@@ -243,8 +247,9 @@ async def test_the_details_say_which_taps_are_live_and_why_others_are_not(tmp_pa
             text = screen_text(pilot)
             for words in (
                 "0.sock", "connected", "sglang 0.5.23", "✗ ngram", "missing: no such function", "✓ universal",
+                "· dflash", "not for EAGLE3",
                 "every step is recorded", "DDSCOPE_CONTROL=1", "torch 2.13.0", "engine/1", "tells counts only",
-                "switched off", "eagle: [/INST]", "6 emitted = 6 received + 0 dropped",
+                "switched off", "eagle: [/INST]", "5 emitted = 5 received + 0 dropped",
             ):  # fmt: skip
                 assert words in text, words
             live.servers.members[1].state = "lost"

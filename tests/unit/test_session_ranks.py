@@ -24,7 +24,7 @@ def engine_header(src: str, engine: Engine) -> Header:
 
 def rank_header(book: Book, rank: int, src: str | None = None, **config: Any) -> None:
     src = src or f"engine/{rank}"
-    engine = Engine(name=f"sglang-{rank}", version="1", algorithm="EAGLE", config=config or {"tp_rank": rank})
+    engine = Engine(name=f"sglang-{rank}", version="1", algorithm="EAGLE", config=config or {"tp": rank})
     book.records.append(engine_header(src, engine))
     book._seqs[src] = 0
 
@@ -111,10 +111,10 @@ def test_a_request_of_a_server_that_was_started_again_is_the_new_ones(tmp_path: 
 
 
 def test_a_further_rank_that_tells_trees_leads_its_own_requests(tmp_path: Path) -> None:
-    """Data-parallel ranks are servers of their own; with attention split that way, `attn_tp_rank` says so."""
+    """Data-parallel ranks are servers of their own; with attention split that way, groups are smaller."""
     book = Book()
     rank_header(book, 0)
-    rank_header(book, 2, attn_tp_rank=0, tp_rank=2)
+    rank_header(book, 2, enable_dp_attention=True, tp=2, tp_size=4, dp_size=2)
     rank_header(book, 3)
     plain_step(book, "a", 0, 1, 1, [5])
     follow(book, 0, [5], rid="b", src="engine/2")
@@ -171,7 +171,7 @@ def test_the_name_of_a_source_tells_its_rank() -> None:
 def test_a_header_with_odd_ranks_leaves_it_to_the_name() -> None:
     ranks = Ranks()
     for rank in ("1", True, None, [1]):
-        engine = Engine(name="x", version="1", algorithm="a", config={"tp_rank": rank})
+        engine = Engine(name="x", version="1", algorithm="a", config={"tp": rank})
         ranks.header(engine_header("engine/0", engine))
     assert not ranks.follower("engine/0") and ranks.follower("engine/1") and not ranks.follower("viewer")
     assert ranks.repeats("engine/1", False) and not ranks.repeats("engine/1", True)

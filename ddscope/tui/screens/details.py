@@ -68,7 +68,7 @@ def _rank(rank: RankView, palette: Palette, width: int) -> list[Line]:
     name = f"{engine.name} {engine.version}  {engine.algorithm}" if engine is not None else ""
     told = "  tells counts only: the trees come from the first rank" if rank.follower else ""
     lines = [Line(((safe(rank.src), palette.strong), (safe(f"  {name}"), palette.text), (told, palette.muted)))]
-    for tap in sorted(rank.taps or (), key=lambda tap: tap.live):
+    for tap in sorted(rank.taps or (), key=lambda tap: (not tap.needed, tap.live)):
         lines += _tap(tap, palette, width)
     if rank.taps is None:
         why = "not told: these records do not come from hooks in a server"
@@ -97,6 +97,8 @@ def _rank(rank: RankView, palette: Palette, width: int) -> list[Line]:
 def _tap(tap: TapRow, palette: Palette, width: int) -> list[Line]:
     if tap.live:
         return _said(f"✓ {tap.tap}", tap.target or "live", palette.muted, palette, width)
+    if not tap.needed:
+        return _said(f"· {tap.tap}", tap.why, palette.muted, palette, width)
     where = f" ({tap.target})" if tap.target else ""
     why = tap.why or "the server did not say why"
     return _said(f"✗ {tap.tap}", f"missing: {why}{where}", palette.bad, palette, width)

@@ -71,18 +71,23 @@ class ServingActions(Bench):
         several = len(self.ranks()) > 1
         said = (
             "The server writes what it tells into this file on its own host, whether or not a viewer is there. "
-            f"%p is the process, %r the rank{'; there are several ranks, so one of them is needed' if several else ''}."
+            f"%p is the process, %r the rank{': there are several, so one of them is needed' if several else ''}. "
+            "An empty line stops a recording that runs."
         )
 
         def check(text: str) -> str:
-            if not text.startswith("/"):
-                return "Give an absolute path: the server's own folder is not this one's."
+            if not text:
+                return ""
+            if not text.startswith("/") or not text.endswith(".jsonl"):
+                return "Give an absolute path that ends in .jsonl: the server's own folder is not this one's."
             if several and "%p" not in text and "%r" not in text:
                 return "Several ranks cannot write one file: put %r into its name."
             return ""
 
         def begin(path: str | None) -> None:
-            if path:
+            if path == "":
+                self.command("record_stop")
+            elif path:
                 self._recording = path
                 self.command("record", path=path)
                 self.say(f"Asked the server to write {path}. The same key stops it.")
