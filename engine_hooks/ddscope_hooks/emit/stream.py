@@ -48,6 +48,7 @@ class Stream:
         self.lock = threading.Lock()
         self.seq = 0
         self.dropped = 0
+        self._slice_end = 0.0
         self._bytes = 0  # of lines, since whoever counts set it to 0
         self.feeds: list[Feed] = []
         self._encoder = encoder
@@ -91,14 +92,17 @@ class Stream:
             with self.lock:
                 self.feeds.append(self._joining.popleft())
         epoch = time.time_ns() - time.monotonic_ns()  # one clock on the hot thread is enough
-        hurry = hurry or len(entries) > BURST
-        slice_end = time.perf_counter() + GIL_SLICE_S
+        self._slice_end = float("inf") if hurry or len(entries) > BURST else 0.0
         for entry in entries:
             with self.lock:
                 self._entry(entry, epoch)
-            if not hurry and time.perf_counter() > slice_end:
-                time.sleep(GIL_OFFER_S)
-                slice_end = time.perf_counter() + GIL_SLICE_S
+            self._offer()
+
+    def _offer(self) -> None:
+        """Let a hot thread have the interpreter, once the slice of work is over."""
+        if time.perf_counter() > self._slice_end:
+            time.sleep(GIL_OFFER_S)
+            self._slice_end = time.perf_counter() + GIL_SLICE_S
 
     def flush(self) -> list[Feed]:
         """Tell what is owed, send what is queued, forget the dead. Returns the feeds that cannot send more now."""
@@ -157,6 +161,7 @@ class Stream:
                     raise ValueError(f"more than the {later.count} records announced")
                 self._one(type, dict(fields), t, mono)
                 made += 1
+                self._offer()
         except Exception as error:
             self._fault("later", error)
         if made < later.count:

@@ -253,10 +253,9 @@ class Core:
             self.put("topk_values", values)
             self.put("topk_ids", ids)
             self.put("lse", torch.logsumexp(logits.float(), dim=-1))
-            best, choice = values[:, 0], ids[:, 0]
-        else:
-            # One kernel for both; a NaN anywhere in a row becomes the row's largest value.
-            best, choice = torch.max(logits, dim=-1)
-        self.put("best", best.float())
+            return
+        # One kernel for both; a NaN anywhere in a row becomes the row's largest value.
+        best, choice = torch.max(logits, dim=-1)
+        self.put("best", best)
         if "target" not in cargo.parts:
             self.put("target", choice)

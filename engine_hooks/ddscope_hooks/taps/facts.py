@@ -20,7 +20,7 @@ SETTINGS = (
 """Arguments that are told, besides all that begin with `speculative_`. None of them can hold a key or a password."""
 
 
-def header(args: Any, place: Place, algorithm: str, environ: Mapping[str, str]) -> dict[str, Any]:
+def header(args: Any, place: Place, algorithm: str, environ: Mapping[str, str], redact: str = "") -> dict[str, Any]:
     """Fields of the header record. args: the server's arguments; paths are cut to their last part."""
     config: dict[str, Any] = {
         name: getattr(place, name) for name in ("rank", "tp", "tp_size", "pp", "pp_size", "dp", "dp_size")
@@ -32,6 +32,8 @@ def header(args: Any, place: Place, algorithm: str, environ: Mapping[str, str]) 
             config[name] = os.path.basename(value.rstrip("/")) if name.endswith("path") else value
         elif isinstance(value, (bool, int, float)):
             config[name] = value
+    if redact:
+        config["redacted"] = redact
     simulated = {name: value for name, value in environ.items() if "SIMULATE_ACC" in name}
     if simulated:
         config["environment"] = simulated

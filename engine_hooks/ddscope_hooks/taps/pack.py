@@ -30,7 +30,8 @@ class Packed:
             code = _CODES.get(str(tensor.dtype))
             if code is None:
                 tensor, code = tensor.to(torch.float32), "f"
-            flat.append(tensor.detach().contiguous().view(-1).view(torch.uint8))
+            # Not view(-1): a dimension of size 1 may keep a stride that bytes cannot have.
+            flat.append(tensor.detach().contiguous().as_strided((tensor.numel(),), (1,)).view(torch.uint8))
             self.layout.append((name, code, flat[-1].shape[0]))
         self._data: Any = torch.cat(flat)
         self._host: Any = None

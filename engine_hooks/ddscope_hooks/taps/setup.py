@@ -29,7 +29,7 @@ def start(config: Config, call: Mapping[str, Any], environ: Mapping[str, str]) -
     text, commands = TokenText(), control.Control()
     emitter = Emitter(
         f"engine/{place.rank}",
-        facts.header(args, place, algorithm, environ),
+        facts.header(args, place, algorithm, environ, config.redact),
         ring=RING,
         token_text=None if config.redact else text,
         on_control=commands,

@@ -179,6 +179,9 @@ def _target(
     """What the target chose. For a sampled step its likeliest tokens are no choice: only with top-k asked for."""
     n, k = run.n, run.topk
     ids, best = cut.get("target", n), cut.get("best", n)
+    values, top, lse = cut.get("topk_values", n * k), cut.get("topk_ids", n * k), cut.get("lse", n)
+    if k and values is not None and top is not None:
+        best, ids = values[::k], top[::k] if ids is None else ids
     if best is not None:
         bad = sum(not math.isfinite(value) for value in best)
         if bad:
@@ -188,7 +191,6 @@ def _target(
     if ids is None or kept is None or (row.sampled and not k):
         return
     target: dict[str, Any] = {"ids": [ids[i] for i in kept]}
-    values, top, lse = cut.get("topk_values", n * k), cut.get("topk_ids", n * k), cut.get("lse", n)
     if k and values is not None and top is not None and lse is not None:
         target["logprobs"] = [_finite(values[i * k] - lse[i]) for i in kept]
         if k > 1:
