@@ -121,7 +121,7 @@ class Bench:
         wait_for(lambda: self.shared.at[in_force] == value, "the scheduler's answer")
 
     def _trace(self) -> Path:
-        return self.folder / f"{self.traces}.jsonl"
+        return Path(self.args.traces or self.folder) / f"{self.algorithm}-{self.traces}.jsonl"
 
     def _compare(self, answers: list[dict[str, Any]]) -> None:
         told: dict[str, list[int]] = {}
@@ -146,7 +146,7 @@ class Bench:
             seen["verified"] += steps[rid] == meta.get("spec_verify_ct", steps[rid])
             if told.get(rid) != given and len(self.wrong) < 20:
                 self.wrong.append({"told": told.get(rid), "given": given, "steps": steps[rid], "meta": meta})
-        if not self.args.keep:
+        if not self.args.traces:
             self._trace().unlink()
 
     def measure(self, batch: int) -> dict[str, Any]:
@@ -283,11 +283,13 @@ def main() -> None:
     options.add_argument("--engine-args", type=json.loads, default={}, metavar="JSON", help="more for the engine")
     options.add_argument("--together", action="store_true", help="start all engines at once, measure them in turn")
     options.add_argument("--no-profile", action="store_true", help="count synchronisations without the profiler")
-    options.add_argument("--keep", action="store_true", help="keep the traces until the end")
+    options.add_argument("--traces", default="", metavar="FOLDER", help="keep the viewer's traces there")
     options.add_argument("--json", default="", help="where to write all numbers")
     for hidden in ("--one", "--lock"):
         options.add_argument(hidden, default="", help=argparse.SUPPRESS)
     args = options.parse_args()
+    if args.traces:
+        Path(args.traces).mkdir(parents=True, exist_ok=True)
     if args.one:
         one(args)
     else:
