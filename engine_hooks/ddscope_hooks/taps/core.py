@@ -39,6 +39,8 @@ from ddscope_hooks.taps.sampling import Sampling
 RESULT = "_ddscope"
 """Name of the attribute of a result that holds its cargo."""
 
+LAYERS_EVERY = 64
+
 
 class Cargo:
     """What is known of one forward pass. Lives on `Core.cargo` while the pass runs, then on its result.
@@ -92,6 +94,8 @@ class Core:
         self.cargo: Cargo | None = None
         self.passes = 0
         self._breakers: dict[str, Breaker] = {}
+        self._next_layers = 0
+        self.hidden_size = 0
         self._meeters: list[Callable[[Any], None]] = []
         self._shapes: dict[str, tuple[object, ...]] = {}
 
@@ -208,11 +212,14 @@ class Core:
     def layers(self, features: Any, count: int) -> None:
         """Compare the captured layers in the last row of features [rows, count * width] with one another.
 
-        Becomes the fact `draft.features`; done now and then, as it costs some kernels.
+        Becomes the fact `draft.features`; done in one verify of 64, as it costs some kernels.
         """
         cargo = self.cargo
-        if cargo is None or not self.capture or count < 2 or self.passes % 64 > 1 or not features.shape[0]:
+        if cargo is None or not self.capture or cargo.n < 2 or count < 2 or not features.shape[0]:
             return
+        if self.passes < self._next_layers:
+            return
+        self._next_layers = self.passes + LAYERS_EVERY
         rows = features[-1].reshape(count, -1)
         cargo.layers = count
         self.put("layers_same", (rows[:, None, :] == rows[None, :, :]).all(-1))
@@ -221,6 +228,7 @@ class Core:
         """The scheduler of this process, as its first pass begins: everything is loaded now."""
         breaker = self.breaker("facts")
         try:
+            self.hidden_size = int(getattr(getattr(scheduler, "model_config", None), "hidden_size", 0) or 0)
             for told in self._meeters:
                 told(scheduler)
         except Exception as error:

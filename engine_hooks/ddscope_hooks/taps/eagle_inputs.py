@@ -1,11 +1,10 @@
-"""What enters an EAGLE drafter: hidden states of the target against what its weights take; where its drafting begins.
+"""What enters an EAGLE drafter: hidden states of the target against what its weights take.
 
 EAGLE3 is silent when the server captured too few layers: its projection is skipped when widths happen to agree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ddscope_hooks.taps import drafters
@@ -22,19 +21,11 @@ _MULTI = "sglang.srt.speculative.multi_layer_eagle_worker_v2.MultiLayerEagleDraf
 def hooks(core: Core) -> list[list[Hook]]:
     """Single-layer and multi-layer drafters where both are there, else the single-layer one."""
     inputs = _Inputs(core)
-    single, multi = _pair(_SINGLE, core, inputs.prefill), _pair(_MULTI, core, inputs.prefill)
-    return [single + multi, single]
-
-
-def _pair(worker: str, core: Core, prefill: Callable[..., None]) -> list[Hook]:
-    def draft(batch: Any) -> None:
-        if core.capture:
-            core.mark("draft", batch.seq_lens)
-
-    return [
-        Hook(f"{worker}.draft", "before", ("batch",), draft),
-        Hook(f"{worker}._draft_extend_for_prefill", "before", ("self", "target_hidden_states"), prefill),
-    ]
+    needs = ("self", "target_hidden_states")
+    single, multi = (
+        Hook(f"{worker}._draft_extend_for_prefill", "before", needs, inputs.prefill) for worker in (_SINGLE, _MULTI)
+    )
+    return [[single, multi], [single]]
 
 
 class _Inputs:

@@ -14,15 +14,11 @@ ALGORITHMS = frozenset({"NGRAM"})
 def hooks(core: Core) -> list[list[Hook]]:
     """One place in 0.5.17 and 0.5.23."""
 
-    def begun(batch: Any) -> None:
-        if core.capture:
-            core.mark("draft", batch.seq_lens)
-
-    def drafted(found: Any, batch: Any) -> None:
+    def drafted(found: Any) -> None:
         """found: (tokens [B · n], mask [B · n · n]) in numpy; the table may use their memory again."""
         if core.capture:
             core.about(algorithm="NGRAM")
             core.put_host("mask", found[1].reshape(-1).copy())
 
     target = "sglang.srt.speculative.ngram_worker.NGRAMWorker._prepare_draft_tokens"
-    return [[Hook(target, "before", ("batch",), begun), Hook(target, "after", ("batch",), drafted)]]
+    return [[Hook(target, "after", (), drafted)]]

@@ -8,10 +8,12 @@ from typing import Any, Protocol
 
 from ddscope_hooks.taps.core import Core
 from ddscope_hooks.taps.hooks import Hook, Run, choose
+from ddscope_hooks.taps.universal import PLAIN as _PLAIN
 
 MODULES = ("requests", "universal", "eagle", "eagle_inputs", "ngram", "dflash", "dspark", "frozen_kv_mtp")
 """In the order in which their hooks are set. Without the first there is no record, and none of the others is set."""
 
+PLAIN = frozenset({_PLAIN})
 Register = Callable[[Hook, Run], None]
 
 
@@ -32,10 +34,12 @@ def families() -> list[Any]:
 
 def install(core: Core, register: Register, modules: Sequence[Any] | None = None) -> list[dict[str, Any]]:
     """Probe every tap and register those that fit. Returns the value of the fact `hooks.taps`."""
+    modules = families() if modules is None else modules
+    known = PLAIN.union(*(module.ALGORITHMS or () for module in modules))
     told: list[dict[str, Any]] = []
     first_is_off = False
-    for number, module in enumerate(families() if modules is None else modules):
-        if module.ALGORITHMS is not None and core.algorithm not in module.ALGORITHMS:
+    for number, module in enumerate(modules):
+        if not _wanted(module.ALGORITHMS, core.algorithm, known):
             told.append({"tap": module.NAME, "live": False, "why": f"not for {core.algorithm}"})
             continue
         alternatives = module.hooks(core)
@@ -54,6 +58,25 @@ def install(core: Core, register: Register, modules: Sequence[Any] | None = None
         first_is_off = first_is_off or (number == 0 and not group)
         told.append(entry)
     return told
+
+
+def _wanted(algorithms: frozenset[str] | None, algorithm: str, known: frozenset[str]) -> bool:
+    """Whether a tap is for the algorithm; `*` stands for every one that no tap names."""
+    return algorithms is None or algorithm in algorithms or ("*" in algorithms and algorithm not in known)
+
+
+def check_applied(core: Core, taps: list[dict[str, Any]]) -> bool:
+    """Once the server has applied the hooks: turn off, and tell of, each tap that it could not set. Whether any was."""
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    applied: Any = getattr(HookRegistry, "_patched", None)
+    changed = False
+    for tap in taps if isinstance(applied, set) else ():
+        missing = [target for target in str(tap.get("target", "")).split(", ") if target not in applied]
+        if tap["live"] and missing:
+            core.breaker(str(tap["tap"])).off = changed = True
+            tap.update(live=False, why=f"the server did not set the hook on {missing[0]}")
+    return changed
 
 
 def with_server(hook: Hook, run: Run) -> None:

@@ -77,11 +77,8 @@ class Requests:
         if cargo is None or not processor.is_generation:
             return
         cargo.live = [-1 if req.finished() or req.is_retracted else len(req.output_ids) for req in batch.reqs]
-        if cargo.packed is not None and not cargo.packed.shipped:
-            if getattr(result, "copy_done", None) is None:
-                cargo.packed.ship()  # nothing was copied early: the processor itself waits for this stream
-            else:
-                cargo.packed = None
+        if getattr(result, "copy_done", None) is None:
+            self._core.ship(result)  # nothing was copied early: the processor itself waits for this stream
 
     def accepted(self, runs: Sequence[Sequence[int]], result: Any) -> None:
         """After the server has cut the accepted tokens of each request out of the result."""

@@ -41,9 +41,10 @@ def start(config: Config, call: Mapping[str, Any], environ: Mapping[str, str]) -
         say([*config.problems, *problems, "Hooks are off."], logging.WARNING)
         return None
     core = Core(config, emitter, place, algorithm)
-    commands.serve(core)
-    core.on_meet(lambda scheduler: text.use(getattr(scheduler, "tokenizer", None)))
     taps = registry.install(core, registry.with_server)
+    commands.serve(core)
+    core.on_meet(lambda scheduler: _recheck(core, taps))
+    core.on_meet(lambda scheduler: text.use(getattr(scheduler, "tokenizer", None)))
     core.fact("versions", facts.versions())
     core.fact("hooks.taps", taps)
     core.fact("hooks.sampling", control.sampling(core))
@@ -62,6 +63,12 @@ def summary(taps: list[dict[str, Any]]) -> str:
 def say(sentences: list[str], level: int) -> None:
     """One line in the server's log: a warning, as no other level is set up in a scheduler when plug-ins load."""
     logger.log(level, "ddscope [pid %d]: %s", os.getpid(), " ".join(sentences))
+
+
+def _recheck(core: Core, taps: list[dict[str, Any]]) -> None:
+    if registry.check_applied(core, taps):
+        core.fact("hooks.taps", taps)
+        say([summary(taps)], logging.WARNING)
 
 
 def _listen(emitter: Emitter, config: Config, rank: int) -> tuple[list[str], list[str]]:

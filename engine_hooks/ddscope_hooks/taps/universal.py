@@ -14,13 +14,15 @@ NAME = "universal"
 ALGORITHMS = None
 
 _WORKER = "sglang.srt.managers.tp_worker.TpModelWorker.forward_batch_generation"
+_INPUTS = "sglang.srt.managers.overlap_utils.resolve_forward_inputs"
+"""The first thing a pass does on the stream of its forward."""
 _RESULT = "sglang.srt.managers.utils.GenerationBatchResult"
 MASK_EVERY = 16
 """A mask over the whole context is cut out of its buffer in so many passes once: that costs some kernels."""
 
 
 def hooks(core: Core) -> list[list[Hook]]:
-    """One place in 0.5.17 and 0.5.23."""
+    """One place in 0.5.17 and 0.5.23; without the last hook a pass on a GPU does not tell when it began."""
 
     def verify(batch: Any, forward: Any, is_verify: Any) -> None:
         if core.capture and is_verify:
@@ -41,13 +43,16 @@ def hooks(core: Core) -> list[list[Hook]]:
                 core.put("accept_index", getattr(result, "accept_index", None))
             core.attach(result)
 
-    return [
-        [
-            Hook(_WORKER, "before", ("batch", "forward_batch", "is_verify"), verify),
-            Hook(_WORKER, "after", ("self", "batch", "forward_batch", "is_verify"), verified),
-            Hook(f"{_RESULT}.__init__", "after", ("self",), made),
-        ]
+    def drafting(batch: Any) -> None:
+        if core.capture:
+            core.mark("draft", batch.seq_lens)
+
+    pair = [
+        Hook(_WORKER, "before", ("batch", "forward_batch", "is_verify"), verify),
+        Hook(_WORKER, "after", ("self", "batch", "forward_batch", "is_verify"), verified),
+        Hook(f"{_RESULT}.__init__", "after", ("self",), made),
     ]
+    return [[*pair, Hook(_INPUTS, "before", ("batch",), drafting)], pair]
 
 
 PLAIN = "autoregressive"
