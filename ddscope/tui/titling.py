@@ -84,14 +84,15 @@ def title_view(
     budget: int | None,
     algorithm: str,
     connection: str,
-    ranks: Sequence[RankView] = (),
+    attached: bool = False,
 ) -> TitleView:
-    """The title for a moment. `at` None is now; `step_record` is the step the cursor shows."""
+    """The title for a moment. `at` None is now; `step_record` is the step the cursor shows; attached: to servers."""
     header = header_of(store)
     lost, unknown = dropped(store)
     totals = store.totals(at)
     row = store.step_row(step_record) if step_record is not None else None
     indexed, size = store.progress
+    ranks = store.ranks() if attached else []
     return TitleView(
         source=source_words(header, live, store.path.name),
         model=model_words(header),
@@ -113,6 +114,7 @@ def title_view(
         clock=clock(row.t) if row is not None else "",
         indexed=indexed / size if not live and size and indexed < size else None,
         connection=connection,
+        attached=attached,
         ranks=f"{len(ranks)} ranks" if len(ranks) > 1 else "",
         sampling=next((r.sampling.words for r in ranks if r.sampling is not None and r.sampling.words), ""),
         taps=taps_words(ranks),

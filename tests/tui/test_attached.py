@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from tests.tui.shell_support import (
     WORDS,
     FakeEngine,
     Live,
+    app_of,
     bench_of,
     living,
     replayed,
@@ -33,6 +34,7 @@ from tests.tui.shell_support import (
     shown,
     steps_of,
     until,
+    utc,
 )
 
 TAPS = [
@@ -355,7 +357,7 @@ async def test_other_ranks_repeat_steps_and_nothing_counts_twice(tmp_path: Path)
         live.feed(*repeated)  # before the first rank's
         live.request([2, 1, 3])
         async with shown(live.session) as pilot:
-            await caught_up(live, pilot, 11)
+            await caught_up(live, pilot, 10)
             row = live.session.store.requests()[0]
             assert (row.steps, row.emitted) == (3, 9)
             assert len(bench_of(pilot).query_one(DraftTree).view.nodes) > 1  # type: ignore[union-attr]
@@ -382,3 +384,44 @@ async def test_our_own_engine_has_no_keys_of_a_server(tmp_path: Path) -> None:
             await pilot.press("H")
             await pilot.pause()
             assert "not told: these records do not come from hooks in a server" in screen_text(pilot)
+
+
+# pictures ---------------------------------------------------------------------------------------------------------
+
+
+def seen(records: int, *keys: str) -> Callable[[Pilot[None]], object]:
+    """Wait until so many records are on the screen, then press keys."""
+
+    async def run(pilot: Pilot[None]) -> None:
+        bench = bench_of(pilot)
+        await until(pilot, lambda: bench.store.n >= records, "the records")
+        await settled(pilot)
+        for key in keys:
+            await pilot.press(key)
+            await pilot.pause()
+
+    return run
+
+
+@pytest.fixture
+def two_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Attached]:
+    """Two ranks with a tap that is missing, and a request whose steps have no tree."""
+    monkeypatch.setenv("TZ", "UTC")
+    utc()
+    with attached(tmp_path, "4100-0", "4101-1") as live:
+        for rank in (0, 1):
+            live.head(rank, algorithm="NGRAM")
+            live.hooks(rank, every=4, control=False)
+        live.tokens()
+        live.feed(Request(**live.clock(), rid="r1", prompt_len=4, prompt_ids=[5, 1, 2, 9]))
+        for number in range(5):
+            live.feed(Step(**live.clock(), rid="r1", step=number, algorithm="NGRAM", emitted=[1, 2, 3]))
+        yield live
+
+
+def test_a_server_whose_steps_have_no_tree(snap_compare: Callable[..., bool], two_ranks: Attached) -> None:
+    assert snap_compare(app_of(two_ranks.session), terminal_size=(140, 40), run_before=seen(15))
+
+
+def test_the_details_of_a_server(snap_compare: Callable[..., bool], two_ranks: Attached) -> None:
+    assert snap_compare(app_of(two_ranks.session), terminal_size=(100, 32), run_before=seen(15, "H"))

@@ -140,7 +140,7 @@ class Showing(SteeringActions, ArrangingActions, Moments):
             budget=view.budget if view is not None and view.budget is not None else None,
             algorithm=(view.algorithm if view is not None else None) or self._algorithm(),
             connection=self.connection(),
-            ranks=store.ranks() if self.session.attached else (),
+            attached=self.session.attached,
         )
 
     def _algorithm(self) -> str:

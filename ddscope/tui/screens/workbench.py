@@ -119,6 +119,9 @@ class Workbench(MovingActions, ServingActions, TakingActions, Showing, Telling):
 
     def _begin(self) -> None:
         """The size is known now. A small screen begins with the tree, a large one with arrows that move steps."""
+        logs = [status for status in self.session.sources if status.name.startswith(("journal/", "log/"))]
+        if self.session.attached and not logs:  # an empty journal is not what one should begin with
+            self.deck_tab = "findings"
         self.show_pane("tree" if self.single else "steps")
         for notice in self._notices:
             self.say(notice, "warning")

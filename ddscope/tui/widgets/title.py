@@ -30,6 +30,7 @@ class TitleView:
     algorithm: str = ""
     budget: int | None = None
     hardware: str = ""
+    attached: bool = False  # to servers that are not ours: which they are matters more than the model
     ranks: str = ""  # "2 ranks"; "" for one
     sampling: str = ""  # what a server leaves out; "" for nothing
     taps: str = ""  # what is wrong with the taps of a server
@@ -108,11 +109,11 @@ def title_parts(view: TitleView, palette: Palette) -> list[Part]:
     short = " ".join(filter(None, [view.algorithm, f"b={view.budget}" if view.budget is not None else ""]))
     parts = [
         Part((((" ddscope ", palette.badge),), ((" dd ", palette.badge),)), 90, gap=0),
-        Part(_foreign(view.source, palette.muted, 28), 10, gap=2),
+        Part(_foreign(view.source, palette.muted, 28), 58 if view.attached else 10, gap=2),
         Part(_foreign(view.model, palette.muted, 44), 20, gap=2),
         Part((((safe(algorithm), palette.strong),), ((safe(short), palette.strong),), ()), 60, gap=2),
         Part(_foreign(view.hardware, palette.muted, 24), 12, gap=2),
-        *([Part((((safe(view.ranks), palette.muted),), ()), 14, gap=2)] if view.ranks else []),
+        *([Part((((safe(view.ranks), palette.muted),), ()), 57, gap=2)] if view.ranks else []),
         _motion_part(view, palette),
     ]
     if view.engine in ("paused", "break"):
@@ -196,4 +197,4 @@ def _dropped_part(view: TitleView, palette: Palette) -> Part:
     if dropped or view.lost:
         count = f"{dropped:,}" + ("+?" if view.lost else "")
         return Part(((("dropped ", palette.bad), (count, palette.bad)),), 78)
-    return Part(((("dropped ", palette.muted), ("0", palette.text)), ()), 25)
+    return Part(((("dropped ", palette.muted), ("0", palette.text)), ()), 56 if view.attached else 25)
