@@ -20,9 +20,11 @@ def hooks(core: Core) -> list[list[Hook]]:
 
     def sampled(chosen: Any, output: Any) -> None:
         """chosen: (predict [B · n], accept lengths [B], accept_index [B, depth] over the batch, −1 padded)."""
-        if not core.capture:
+        cargo = core.cargo
+        if not core.capture or cargo is None:
             return
-        core.put("accept_index", chosen[2])
+        if not cargo.chain:
+            core.put("accept_index", chosen[2])
         hidden = output.hidden_states
         if core.algorithm == "EAGLE3" and hidden is not None and core.hidden_size:
             core.layers(hidden, hidden.shape[-1] // core.hidden_size)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from ddscope_hooks.emit import Later
 from ddscope_hooks.taps.core import RESULT, Cargo, Core
 from ddscope_hooks.taps.hooks import Hook
-from ddscope_hooks.taps.pack import unpack
+from ddscope_hooks.taps.pack import Layout, unpack
 from ddscope_hooks.taps.steps import Pass, Row, steps
 
 NAME = "requests"
@@ -46,14 +46,34 @@ def hooks(core: Core) -> list[list[Hook]]:
 
 
 class _Seen:
-    """What was told of a request; rides on the server's own object, so nothing has to be forgotten."""
+    """What is known and was told of a request; rides on the server's own object, so nothing has to be forgotten."""
 
-    __slots__ = ("ended", "steps", "told")
+    __slots__ = ("ended", "prompt", "rid", "sampled", "steps", "told")
 
-    def __init__(self) -> None:
+    def __init__(self, req: Any) -> None:
+        self.rid = str(req.rid)
+        self.prompt = len(req.origin_input_ids)
+        self.sampled = req.sampling_params.top_k != 1
         self.steps = 0
         self.told = False
         self.ended = False
+
+
+class _Found(NamedTuple):
+    """A row as it lies about on the hot thread; `_row` makes the rest of it.
+
+    before, total: length of the output before and after. cut: length that the client gets of it, None for all.
+    """
+
+    slot: int
+    seen: _Seen
+    step: int
+    before: int
+    total: int
+    cut: int | None
+    root: int | None
+    run: Sequence[int]
+    length: int
 
 
 class Requests:
@@ -91,13 +111,13 @@ class Requests:
         cargo = getattr(result, RESULT, None)
         if cargo is None or cargo.live is None:
             return
-        rows, lengths = [], _lengths(cargo, result)
+        found, runs, lengths = [], cargo.runs, _lengths(cargo, result)
         for slot, req in enumerate(batch.reqs):
             before = cargo.live[slot]
             if before >= 0:
-                run = cargo.runs[slot] if cargo.runs is not None else req.output_ids[before:]
-                rows.append((slot, req, before, run, len(run) if lengths is None else lengths[slot]))
-        self._tell(rows, cargo, processor, batch, result)
+                run = req.output_ids[before:] if runs is None else runs[slot]
+                found.append((slot, req, before, run, len(run) if lengths is None else lengths[slot]))
+        self._tell(found, cargo, processor, batch, result)
 
     def prefilled(self, _: Any, processor: Any, batch: Any, result: Any) -> None:
         """After a prefill result was processed. The first token of an output belongs to no step; any other does.
@@ -107,45 +127,48 @@ class Requests:
         cargo = getattr(result, RESULT, None)
         if cargo is None or cargo.live is None:
             return
-        rows = []
+        found = []
         for slot, req in enumerate(batch.reqs):
             before = cargo.live[slot]
             if before > 0 and len(req.output_ids) > before:
-                rows.append((slot, req, before, req.output_ids[before:], 1))
+                found.append((slot, req, before, req.output_ids[before:], 1))
             elif before >= 0:
                 self._request(req)
         cargo.runs = None
-        self._tell(rows, cargo, processor, batch, result)
+        self._tell(found, cargo, processor, batch, result)
         for slot, req in enumerate(batch.reqs):
-            if cargo.live[slot] == 0:
+            if cargo.live[slot] == 0 and req.finished():
                 self._end(req)
 
     def _tell(self, found: Sequence[Any], cargo: Cargo, processor: Any, batch: Any, result: Any) -> None:
         """Emit the requests' records of one result: new requests, steps, ends."""
-        core, rows = self._core, []
+        core, skip, match = self._core, cargo.skip, self._core.sampling.match
+        rows: list[_Found] = []
         for slot, req, before, run, length in found:
-            seen = self._request(req)
-            if seen is None:
-                core.sampling.leave_out(1)
-                continue
-            if cargo.skip:
+            seen = getattr(req, RESULT, None)
+            if seen is None or not seen.told:
+                seen = self._request(req)
+            if skip or not seen.told or not match(seen.rid):
                 core.sampling.leave_out(1)
             else:
-                rows.append(_row(slot, req, seen, before, run, length))
+                out = req.output_ids
+                root = out[before - 1] if before else None
+                rows.append(_Found(slot, seen, seen.steps, before, len(out), req.finished_len, root, run, length))
             seen.steps += 1
         later = self._later(rows, cargo, processor, batch, result)
         if later is not None:
             core.flush()
             core.emitter.emit_later(later)
         for _, req, *_ in found:
-            self._end(req)
+            if req.finished():
+                self._end(req)
 
-    def _later(self, rows: list[Row], cargo: Cargo, processor: Any, batch: Any, result: Any) -> Later | None:
+    def _later(self, rows: list[_Found], cargo: Cargo, processor: Any, batch: Any, result: Any) -> Later | None:
         core, packed = self._core, cargo.packed
         count = len(rows) + (packed is not None and cargo.layers > 0)
         if not count:
             return None
-        layout: Sequence[tuple[str, str, int]] = ()
+        layout: Sequence[Layout] = ()
         data = b""
         if packed is not None and packed.shipped:
             if core.emitter.waiting * packed.size > MAX_WAITING_BYTES:
@@ -164,24 +187,22 @@ class Requests:
             redact=core.config.redact,
             tree=core.place.lead and (cargo.n > 0 or cargo.runs is None),
         )
-        rid = rows[0].rid if rows else str(batch.reqs[0].rid)
+        rid = rows[0].seen.rid if rows else str(batch.reqs[0].rid)
         return Later(count, partial(_records, run, rows, layout, data, cargo, rid), core.sampling.wrote)
 
-    def _request(self, req: Any) -> _Seen | None:
-        """Tell of a request once. None when it is not recorded."""
+    def _request(self, req: Any) -> _Seen:
+        """Tell of a request once, unless it is not to be recorded."""
         seen: _Seen | None = getattr(req, RESULT, None)
         if seen is None:
-            seen = _Seen()
+            seen = _Seen(req)
             setattr(req, RESULT, seen)
-        if seen.told:
-            return seen if self._core.sampling.match(str(req.rid)) else None
-        if seen.ended or not self._core.sampling.match(str(req.rid)):
-            return None
+        if seen.told or seen.ended or not self._core.sampling.match(seen.rid):
+            return seen
         seen.told = True
         self._core.flush()
         fields: dict[str, Any] = {
-            "rid": str(req.rid),
-            "prompt_len": len(req.origin_input_ids),
+            "rid": seen.rid,
+            "prompt_len": seen.prompt,
             "sampling": _sampling(req.sampling_params),
             "cached_tokens": int(req.cached_tokens),
         }
@@ -191,18 +212,19 @@ class Requests:
         return seen
 
     def _end(self, req: Any) -> None:
+        """Tell, once, that a request has ended."""
         seen: _Seen | None = getattr(req, RESULT, None)
-        if seen is None or seen.ended or not req.finished():
+        if seen is None or seen.ended:
             return
         seen.ended = True
         if seen.told:
             self._core.flush()
-            fields = {"rid": str(req.rid), "reason": _reason(req), "emitted": _visible(req), "steps": seen.steps}
+            fields = {"rid": seen.rid, "reason": _reason(req), "emitted": _visible(req), "steps": seen.steps}
             self._core.emitter.emit("finish", fields)
 
 
 def _records(
-    run: Pass, rows: Sequence[Row], layout: Sequence[tuple[str, str, int]], data: bytes, cargo: Cargo, rid: str
+    run: Pass, found: Sequence[_Found], layout: Sequence[Layout], data: bytes, cargo: Cargo, rid: str
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """On the writer thread: the steps of one pass, and what else its cargo tells."""
     parts = unpack(layout, data)
@@ -210,26 +232,25 @@ def _records(
         parts[name] = values.tolist() if hasattr(values, "tolist") else list(values)
     if cargo.clock is not None:
         run.times, run.domain = cargo.clock.read()
-    yield from steps(run, rows, parts)
+    yield from steps(run, list(map(_row, found)), parts)
     if cargo.layers:
         same, n = parts.get("layers_same", []), cargo.layers
         distinct = sum(not any(same[i * n : i * n + i]) for i in range(n)) if len(same) == n * n else n
         yield "fact", {"name": "draft.features", "value": {"rid": rid, "layers": n, "distinct": distinct}}
 
 
-def _row(slot: int, req: Any, seen: _Seen, before: int, run: Sequence[int], length: int) -> Row:
-    out = req.output_ids
-    kept = min(len(out), _visible(req)) - before
+def _row(found: _Found) -> Row:
+    kept = (found.total if found.cut is None else min(found.total, found.cut)) - found.before
     return Row(
-        slot=slot,
-        rid=str(req.rid),
-        step=seen.steps,
-        base=len(req.origin_input_ids) + before - 1,
-        root=out[before - 1] if before else None,
-        run=list(run),
-        emitted=list(run[: max(0, kept)]),
-        length=length,
-        sampled=req.sampling_params.top_k != 1,
+        slot=found.slot,
+        rid=found.seen.rid,
+        step=found.step,
+        base=found.seen.prompt + found.before - 1,
+        root=found.root,
+        run=list(found.run),
+        emitted=list(found.run[: max(0, kept)]),
+        length=found.length,
+        sampled=found.seen.sampled,
     )
 
 

@@ -17,6 +17,7 @@ _WORKER = "sglang.srt.managers.tp_worker.TpModelWorker.forward_batch_generation"
 _INPUTS = "sglang.srt.managers.overlap_utils.resolve_forward_inputs"
 """The first thing a pass does on the stream of its forward."""
 _RESULT = "sglang.srt.managers.utils.GenerationBatchResult"
+LINKS = (("positions", "positions"), ("next", "retrieve_next_token"), ("sibling", "retrieve_next_sibling"))
 MASK_EVERY = 16
 """A mask over the whole context is cut out of its buffer in so many passes once: that costs some kernels."""
 
@@ -39,7 +40,7 @@ def hooks(core: Core) -> list[list[Hook]]:
     def made(_: Any, result: Any) -> None:
         if core.capture and result.accept_lens is not None:
             cargo = core.cargo
-            if cargo is not None and cargo.n and "accept_index" not in cargo.parts:
+            if cargo is not None and cargo.n and not cargo.chain and "accept_index" not in cargo.parts:
                 core.put("accept_index", getattr(result, "accept_index", None))
             core.attach(result)
 
@@ -69,13 +70,10 @@ def _take(core: Core, info: Any, forward: Any, worker: Any, result: Any) -> None
     if draft is None or not isinstance(n, int) or n < 1 or not draft.numel() or draft.numel() % n:
         return
     size = draft.numel() // n
-    core.about(n=n, size=size, chain=getattr(info, "tree_topk", getattr(info, "topk", None)) == 1)
+    chain = getattr(info, "tree_topk", getattr(info, "topk", None)) == 1
+    core.about(n=n, size=size, chain=chain)
     core.put("draft", draft)
-    for name, attribute in (
-        ("positions", "positions"),
-        ("next", "retrieve_next_token"),
-        ("sibling", "retrieve_next_sibling"),
-    ):
+    for name, attribute in LINKS[:1] if chain else LINKS:  # a chain needs no links
         tensor = getattr(info, attribute, None)
         if tensor is not None and tensor.numel() == n * size:
             core.put(name, tensor)
