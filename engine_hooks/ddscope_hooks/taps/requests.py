@@ -142,7 +142,8 @@ class Requests:
 
     def _tell(self, found: Sequence[Any], cargo: Cargo, processor: Any, batch: Any, result: Any) -> None:
         """Emit the requests' records of one result: new requests, steps, ends."""
-        core, skip, match = self._core, cargo.skip, self._core.sampling.match
+        core, match = self._core, self._core.sampling.match
+        skip = cargo.skip or not core.emitter.watched  # what nobody takes is counted, not made
         rows: list[_Found] = []
         for slot, req, before, run, length in found:
             seen = getattr(req, RESULT, None)
