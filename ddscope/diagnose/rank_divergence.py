@@ -38,7 +38,7 @@ class RankDivergence(Detector):
         self._evidence: list[Evidence] = []
 
     def observe(self, record: Record, index: int | None = None) -> None:
-        if not isinstance(record, Step) or record.emitted is None:
+        if not isinstance(record, Step) or (record.emitted is None and record.path is None):
             return
         rank = rank_of(record.src)
         if rank is None:
@@ -56,17 +56,27 @@ class RankDivergence(Detector):
             del self._waiting[next(iter(self._waiting))]
         # Only what is compared: a tree has no place here.
         lean = Step(
-            src=step.src, seq=step.seq, t=step.t, mono=step.mono, rid=step.rid, step=step.step, emitted=step.emitted
+            src=step.src,
+            seq=step.seq,
+            t=step.t,
+            mono=step.mono,
+            rid=step.rid,
+            step=step.step,
+            emitted=step.emitted,
+            path=step.path,
         )
         self._waiting[key] = (lean, index)
 
     def _compare(self, held: tuple[Step, int | None], step: Step, index: int | None) -> None:
         other, where = held
+        counts = _counts(other, step)
+        if counts is None:
+            return
         self._compared += 1
-        if other.emitted == step.emitted:
+        if counts[0] == counts[1] and (other.emitted is None or step.emitted is None or other.emitted == step.emitted):
             return
         self._differ += 1
-        self._counts_differ += len(other.emitted or ()) != len(step.emitted or ())
+        self._counts_differ += counts[0] != counts[1]
         self._pairs.add((rank_of(other.src) or 0, rank_of(step.src) or 0))
         if len(self._rids) < 2:
             self._rids[step.rid] = None
@@ -114,14 +124,25 @@ class RankDivergence(Detector):
         )
 
 
+def _counts(one: Step, two: Step) -> tuple[int, int] | None:
+    """What can be compared: tokens emitted, or, where ids are left out, the lengths of the paths."""
+    if one.emitted is not None and two.emitted is not None:
+        return len(one.emitted), len(two.emitted)
+    return None if one.path is None or two.path is None else (len(one.path), len(two.path))
+
+
 def _emitted(step: Step) -> str:
-    ids = step.emitted or []
-    return f"step {step.step}: {plural(len(ids), 'token')} emitted: {listed(ids)}"
+    if step.emitted is None:
+        return f"step {step.step}: a path of {len(step.path or ())}"
+    return f"step {step.step}: {plural(len(step.emitted), 'token')} emitted: {listed(step.emitted)}"
 
 
 def _difference(one: Step, two: Step) -> str:
     """Where the ids of two ranks part."""
-    first, second = one.emitted or [], two.emitted or []
+    if one.emitted is None or two.emitted is None:
+        lengths = _counts(one, two) or (0, 0)
+        return f"Rank {rank_of(one.src)} took a path of {lengths[0]:,}, rank {rank_of(two.src)} one of {lengths[1]:,}."
+    first, second = one.emitted, two.emitted
     names = f"Rank {rank_of(one.src)} emitted {plural(len(first), 'token')}, rank {rank_of(two.src)} {len(second):,}"
     for place, (a, b) in enumerate(zip_longest(first, second), 1):
         if a is not None and b is not None and a != b:

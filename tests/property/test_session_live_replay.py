@@ -223,6 +223,7 @@ def everything(store: Store, moments: list[int | None]) -> dict[str, Any]:
             "tensors": store.tensors(at),
             "logs": list(store.logs(at)),
             "facts": repr(store.facts(at)),
+            "ranks": repr(store.ranks(at)),
             "state": repr(store.state(at)),
             "gaps": list(store.gaps(at)),
             "marks": store.marks(at),

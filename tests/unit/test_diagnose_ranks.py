@@ -71,6 +71,13 @@ def test_what_one_rank_did_not_tell_is_compared_with_nothing() -> None:
     assert found(records) == []
 
 
+def test_where_ids_are_left_out_the_lengths_of_the_paths_are_compared() -> None:
+    paths = [told("engine/0", 0, None, path=[0, 1]), told("engine/1", 0, None, path=[0, 2]), told("engine/0", 1, [4])]
+    assert found([*paths, told("engine/1", 1, None, path=[0, 1, 2])]) == [], "an id and a path say different things"
+    finding = found([*paths, told("engine/0", 2, None, path=[0]), told("engine/1", 2, None, path=[0, 1])])[0]
+    assert finding.kind == "counts" and "Rank 0 took a path of 1, rank 1 one of 2." in finding.detail
+
+
 def test_a_server_that_is_started_again_is_not_another_rank() -> None:
     assert found([told("engine/0", 0, [1]), told("engine/0#2", 0, [2, 3])]) == []
     assert found([told("engine/0#2", 0, [1]), told("engine/1#2", 0, [2, 3])]) != []
