@@ -46,7 +46,7 @@ class Cargo:
     """What is known of one forward pass. Lives on `Core.cargo` while the pass runs, then on its result.
 
     n: nodes a request has in the verify, root included; 0 while unknown, 1 for plain decoding. chain: node i hangs at
-    node i - 1. size: requests. layers: captured ones, when `layers` compared them.
+    node i - 1. size: requests. layers: captured ones, when `layers` compared them; rid: the first request then.
     """
 
     __slots__ = (
@@ -60,6 +60,7 @@ class Cargo:
         "n",
         "packed",
         "parts",
+        "rid",
         "runs",
         "size",
         "skip",
@@ -76,6 +77,7 @@ class Cargo:
         self.size = 0
         self.chain = False
         self.layers = 0
+        self.rid = ""
         self.packed: Packed | None = None
         self.live: Sequence[bool] | None = None
         self.runs: Sequence[Sequence[int]] | None = None

@@ -167,8 +167,9 @@ class Requests:
     def _later(self, rows: list[_Found], cargo: Cargo, processor: Any, batch: Any, result: Any) -> Later | None:
         core, packed = self._core, cargo.packed
         count = len(rows) + (packed is not None and cargo.layers > 0)
-        if not count:
+        if not count or not core.emitter.watched:
             return None
+        cargo.rid = rows[0].seen.rid if rows else str(batch.reqs[0].rid)
         layout: Sequence[Layout] = ()
         data = b""
         if packed is not None and packed.shipped:
@@ -176,20 +177,9 @@ class Requests:
                 core.sampling.leave_out(count)
                 return None
             layout, data = packed.layout, packed.take()
-        run = Pass(
-            algorithm=(cargo.algorithm or core.algorithm).lower(),
-            size=len(batch.reqs),
-            rank=core.place.rank,
-            n=1 if cargo.runs is None else cargo.n,
-            chain=cargo.chain,
-            topk=core.config.topk,
-            graph=bool(result.can_run_cuda_graph),
-            overlap=bool(processor.enable_overlap),
-            redact=core.config.redact,
-            tree=core.place.lead and (cargo.n > 0 or cargo.runs is None),
-        )
-        rid = rows[0].seen.rid if rows else str(batch.reqs[0].rid)
-        return Later(count, partial(_records, run, rows, layout, data, cargo, rid), core.sampling.wrote)
+        graph, overlap, size = result.can_run_cuda_graph, processor.enable_overlap, len(batch.reqs)
+        records = partial(_records, core, cargo, rows, size, graph, overlap, layout, data)
+        return Later(count, records, core.sampling.wrote)
 
     def _request(self, req: Any) -> _Seen:
         """Tell of a request once, unless it is not to be recorded."""
@@ -225,19 +215,39 @@ class Requests:
 
 
 def _records(
-    run: Pass, found: Sequence[_Found], layout: Sequence[Layout], data: bytes, cargo: Cargo, rid: str
+    core: Core,
+    cargo: Cargo,
+    found: Sequence[_Found],
+    size: int,
+    graph: Any,
+    overlap: Any,
+    layout: Sequence[Layout],
+    data: bytes,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """On the writer thread: the steps of one pass, and what else its cargo tells."""
     parts = unpack(layout, data)
     for name, values in cargo.host.items():
         parts[name] = values.tolist() if hasattr(values, "tolist") else list(values)
+    plain = cargo.runs is None
+    run = Pass(
+        algorithm=(cargo.algorithm or core.algorithm).lower(),
+        size=size,
+        rank=core.place.rank,
+        n=1 if plain else cargo.n,
+        chain=cargo.chain,
+        topk=core.config.topk,
+        graph=bool(graph),
+        overlap=bool(overlap),
+        redact=core.config.redact,
+        tree=core.place.lead and (cargo.n > 0 or plain),
+    )
     if cargo.clock is not None:
         run.times, run.domain = cargo.clock.read()
     yield from steps(run, list(map(_row, found)), parts)
     if cargo.layers:
         same, n = parts.get("layers_same", []), cargo.layers
         distinct = sum(not any(same[i * n : i * n + i]) for i in range(n)) if len(same) == n * n else n
-        yield "fact", {"name": "draft.features", "value": {"rid": rid, "layers": n, "distinct": distinct}}
+        yield "fact", {"name": "draft.features", "value": {"rid": cargo.rid, "layers": n, "distinct": distinct}}
 
 
 def _row(found: _Found) -> Row:

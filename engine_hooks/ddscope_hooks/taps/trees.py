@@ -68,8 +68,13 @@ def walk(tokens: Sequence[int], parents: Sequence[int], accepted: Sequence[int])
 
 def mask_rows(mask: Sequence[int], n: int, kept: Sequence[int]) -> list[str]:
     """Hexadecimal rows of a mask [n * n], of the kept nodes only: bit j of row i says that node i sees node j."""
+    whole = len(kept) == n
     rows = []
     for i in kept:
         row = mask[i * n : (i + 1) * n]
-        rows.append(format(sum(1 << at for at, j in enumerate(kept) if row[j]), "x"))
+        bits = bytes(row if whole else [row[j] for j in kept])[::-1].translate(_DIGITS)
+        rows.append(format(int(bits, 2), "x"))
     return rows
+
+
+_DIGITS = b"0" + b"1" * 255
