@@ -2,6 +2,7 @@
 
     python benchmarks/engine_cpu.py [--dtype float32 bfloat16] [--prompts 12] [--tokens 96] [--threads 2] [--clock wall]
 
+One row is plain decoding with torch's own products in place of the packed ones: what a plain implementation gets here.
 All settings decode the same held-out prompts greedily in one process, in turn, prompt by prompt, so that whatever else
 the machine does hits all of them. A ratio is the median over prompts of a setting's tokens/s over plain decoding's
 on the same prompt. Time is decoding alone, without the prefill; with `--clock cpu` it is the process's CPU time, which
@@ -28,8 +29,10 @@ from ddscope.engine.pair import SHIPPED_DRAFT, Pair, load_pair
 import torch  # isort: skip  # after the engine, which says how its threads wait
 
 PLAIN = "autoregressive"
+UNPACKED = "plain, torch's products"
 SETTINGS: dict[str, dict[str, Any]] = {
     PLAIN: {"algorithm": "autoregressive"},
+    UNPACKED: {"algorithm": "autoregressive"},
     "chain, block 16": {"algorithm": "dflash", "draft_rows": 16},
     "chain, block 8": {"algorithm": "dflash", "draft_rows": 8},
     "chain, block 5": {"algorithm": "dflash", "draft_rows": 5},
@@ -42,7 +45,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "tree 31, block 16": {"budget": 31, "draft_rows": 16},
     "tree 63, block 16": {"budget": 63, "draft_rows": 16},
     "tree 15 cut 0.1, block 6": {"budget": 15, "draft_rows": 6, "cut": 0.1},
-    "the same, 12,288 ids": {"budget": 15, "draft_rows": 6, "cut": 0.1, "draft_vocab": 12_288},
+    "the same, of 12,288 ids": {"budget": 15, "draft_rows": 6, "cut": 0.1, "draft_vocab": 12_288},
 }
 Clock = Callable[[], float]
 CLOCKS: dict[str, Clock] = {"wall": perf_counter, "cpu": process_time}
@@ -81,18 +84,32 @@ def decode(pair: Pair, prompt: list[int], score: Score, params: Params, clock: C
     return generator.output
 
 
-def measure(pair: Pair, prompts: list[list[int]], tokens: int, names: list[str], clock: Clock) -> dict[str, Score]:
-    """Every setting on every prompt; the order turns from prompt to prompt, plain decoding included."""
+def load(dtype: str, *, packed: bool) -> Pair:
+    """The pair that ddscope comes with, its products packed as usual or left to torch."""
+    pays = linear._packing_pays
+    if not packed:
+        linear._packing_pays = lambda dtype: False
+    try:
+        return load_pair(dtype=dtype)
+    finally:
+        linear._packing_pays = pays
+
+
+def measure(
+    pairs: dict[bool, Pair], prompts: list[list[int]], tokens: int, names: list[str], clock: Clock
+) -> dict[str, Score]:
+    """Every setting on every prompt; the order turns from prompt to prompt. pairs: by whether products are packed."""
     scores = {name: Score() for name in names}
     warm_up = Score()
     for name in names:
-        decode(pair, prompts[0], warm_up, Params(**{"max_new_tokens": 6, **SETTINGS[name]}), clock)
+        params = Params(**{"max_new_tokens": 6, **SETTINGS[name]})
+        decode(pairs[name != UNPACKED], prompts[0], warm_up, params, clock)
     for number, prompt in enumerate(prompts):
         turn = number % len(names)
         texts = {}
         for name in [*names[turn:], *names[:turn]]:
             params = Params(**{"max_new_tokens": tokens, **SETTINGS[name]})
-            texts[name] = decode(pair, prompt, scores[name], params, clock)
+            texts[name] = decode(pairs[name != UNPACKED], prompt, scores[name], params, clock)
         for name in names:
             scores[name].same += texts[name] == texts[PLAIN]
     return scores
@@ -148,19 +165,17 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--only", nargs="+", metavar="SETTING", help=f"of: {'; '.join(SETTINGS)}")
-    parser.add_argument("--plain-products", action="store_true", help="torch's own products, not the packed ones")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    if args.plain_products:
-        linear._packing_pays = lambda dtype: False
     names = [PLAIN, *(name for name in SETTINGS if name != PLAIN and (not args.only or name in args.only))]
     lines = (SHIPPED_DRAFT / "heldout-prompts.jsonl").read_text("utf-8").splitlines()
     prompts = [json.loads(line)["prompt_ids"] for line in lines[: args.prompts]]
     for dtype in args.dtype:
-        pair = load_pair(dtype=dtype)
+        pairs = {packed: load(dtype, packed=packed) for packed in (True, False)}
+        pair = pairs[True]
         print(f"\n{pair.title}, {args.threads} threads, torch {torch.__version__}, {platform.machine()}")
         print(f"{len(prompts)} prompts × {args.tokens} tokens, greedy, {args.clock} time\n")
-        print("\n".join(rows(measure(pair, prompts, args.tokens, names, CLOCKS[args.clock]))), flush=True)
+        print("\n".join(rows(measure(pairs, prompts, args.tokens, names, CLOCKS[args.clock]))), flush=True)
         print(f"\n{recording(pair, prompts[0])}", flush=True)
 
 
