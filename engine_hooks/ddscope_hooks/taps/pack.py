@@ -43,8 +43,10 @@ class Packed:
             code, whole = found
             flat = tensor if tensor.dim() == 1 else tensor.reshape(-1)
             if whole:
-                words.append(flat if code == "i" else _as(flat, torch.int32))
-                self.layout.append((name, code, words[-1].shape[0] * 4))
+                if code != "i":
+                    flat = _as(flat, torch.int32)
+                words.append(flat)
+                self.layout.append((name, code, flat.shape[0] * 4))
             else:
                 rest.append(_as(flat, torch.uint8))
                 after.append((name, code, rest[-1].shape[0]))
@@ -98,9 +100,10 @@ def _code(dtype: Any) -> tuple[str, bool] | None:
 
 def _as(flat: Any, dtype: Any) -> Any:
     """A flat tensor's bytes as another type. One of a single element may have a stride that this does not allow."""
-    if flat.stride(0) != 1:
-        flat = flat.clone().as_strided((flat.shape[0],), (1,))
-    return flat.view(dtype)
+    try:
+        return flat.view(dtype)
+    except RuntimeError:
+        return flat.clone().as_strided((flat.shape[0],), (1,)).view(dtype)
 
 
 def _joined(flat: list[Any], dtype: Any) -> tuple[Any, Any] | None:

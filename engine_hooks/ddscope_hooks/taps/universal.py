@@ -67,20 +67,20 @@ def _info(batch: Any, forward: Any) -> Any:
 def _take(core: Core, info: Any, forward: Any, worker: Any, result: Any) -> None:
     """References to what the verify was given, and to its logits."""
     draft, n = getattr(info, "draft_token", None), getattr(info, "draft_token_num", None)
-    if draft is None or not isinstance(n, int) or n < 1 or not draft.numel() or draft.numel() % n:
+    cargo, nodes = core.cargo, 0 if draft is None else draft.numel()
+    if cargo is None or not nodes or not isinstance(n, int) or n < 1 or nodes % n:
         return
-    size = draft.numel() // n
-    chain = getattr(info, "tree_topk", getattr(info, "topk", None)) == 1
-    core.about(n=n, size=size, chain=chain)
-    core.put("draft", draft)
-    for name, attribute in LINKS[:1] if chain else LINKS:  # a chain needs no links
+    cargo.n, cargo.size = n, nodes // n
+    cargo.chain = getattr(info, "tree_topk", getattr(info, "topk", None)) == 1
+    cargo.parts["draft"] = draft
+    for name, attribute in LINKS[:1] if cargo.chain else LINKS:  # a chain needs no links
         tensor = getattr(info, attribute, None)
-        if tensor is not None and tensor.numel() == n * size:
-            core.put(name, tensor)
-    core.put("mask", _mask(core, info, n, size, forward, worker))
+        if tensor is not None and tensor.numel() == nodes:
+            cargo.parts[name] = tensor
+    core.put("mask", _mask(core, info, n, cargo.size, forward, worker))
     output = result.logits_output
     if output is not None:
-        core.logits(output.next_token_logits)
+        cargo.logits = output.next_token_logits
     core.mark("verified", draft)
 
 
@@ -98,7 +98,9 @@ def _plain(core: Core, forward: Any, result: Any) -> None:
 def _mask(core: Core, info: Any, n: int, size: int, forward: Any, worker: Any) -> Any:
     """[size, n, n]: which nodes each node sees; None where no mask is read, or its layout is not known."""
     mask = getattr(info, "custom_mask", None)
-    if mask is None or str(mask.dtype) != "torch.bool":
+    if mask is None or (mask.numel() != size * n * n and core.passes % MASK_EVERY and not mask.is_cpu):
+        return None  # most passes on a GPU end here
+    if str(mask.dtype) != "torch.bool":
         return None
     kept = getattr(getattr(worker.model_runner, "attn_backend", None), "verify_mask", None)
     mode = getattr(getattr(kept, "mode", None), "name", None)
