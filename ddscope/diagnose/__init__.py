@@ -9,7 +9,6 @@ from ddscope.diagnose.base import (
     Severity,
     ranked,
 )
-from ddscope.diagnose.detectors import all_detectors
 from ddscope.diagnose.diagnosis import Diagnosis, diagnose
 from ddscope.diagnose.render import render_text, to_json
 
@@ -21,7 +20,6 @@ __all__ = [
     "Finding",
     "RuledOut",
     "Severity",
-    "all_detectors",
     "diagnose",
     "ranked",
     "render_text",

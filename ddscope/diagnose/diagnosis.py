@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ddscope.diagnose.base import Detector, Evidence, Finding, evidence_of, ranked
-from ddscope.diagnose.detectors import all_detectors
 from ddscope.diagnose.gaps import Gaps
 from ddscope.diagnose.relations import relate
 from ddscope.model import Header, Record, Step
@@ -22,7 +21,11 @@ class Diagnosis:
     """
 
     def __init__(self, detectors: list[Detector] | None = None) -> None:
-        self._detectors = all_detectors() if detectors is None else list(detectors)
+        if detectors is None:
+            from ddscope.diagnose.detectors import all_detectors  # deferred: the first paint comes without the rules
+
+            detectors = all_detectors()
+        self._detectors = list(detectors)
         self._gaps = Gaps()
         self._ranks = Ranks()
         self._routes: dict[type, tuple[tuple[Detector, Observe], ...]] = {}

@@ -7,8 +7,10 @@ the source did not say stays unknown. Whether a tree is a finding is for `ddscop
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
+
+import msgspec
 
 from ddscope.model import Draft, Step, Target, Tree
 from ddscope.session.shape import build_shape, mask_fits, position_fits
@@ -29,7 +31,7 @@ def tree_view(step: Step, tokens: TokenTable, record: int) -> TreeView:
 def unreadable_view(record: int, why: str) -> TreeView:
     """What is shown of a record that is no readable step."""
     empty = Step(src="", seq=0, t=0, mono=0, rid="", step=-1)
-    return replace(tree_view(empty, TokenTable(), record), problems=(why,))
+    return msgspec.structs.replace(tree_view(empty, TokenTable(), record), problems=(why,))
 
 
 @dataclass

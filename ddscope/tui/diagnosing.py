@@ -37,16 +37,15 @@ class Diagnosing:
         self.findings: tuple[Finding, ...] = ()
         self.errors: list[EngineError] = []
         self._session = session
-        self._observing = diagnosis is not None
-        self._diagnosis = diagnosis if diagnosis is not None else Diagnosis()
+        self._diagnosis = diagnosis
         self._facts = 0  # facts looked at
         self._told = -1  # records behind `findings`
         self._asked = 0.0
 
     def begin(self) -> None:
         """Let the session feed the diagnosis, if it does not yet. It gets every record from the first on."""
-        if not self._observing:
-            self._observing = True
+        if self._diagnosis is None:
+            self._diagnosis = Diagnosis()
             self._session.observe(self._diagnosis.observe)
 
     @property
@@ -63,7 +62,11 @@ class Diagnosing:
         """Ask again when there may be news. True when `findings` changed."""
         seen = self.seen
         now = time.monotonic()
-        if seen == self._told or (now - self._asked < ASK_S and seen < self._session.store.n):
+        if (
+            self._diagnosis is None
+            or seen == self._told
+            or (now - self._asked < ASK_S and seen < self._session.store.n)
+        ):
             return False
         self._asked, self._told = now, seen
         found = self._session.ask(self._diagnosis.findings)

@@ -15,12 +15,12 @@ from ddscope.diagnose import (
     Evidence,
     Finding,
     RuledOut,
-    all_detectors,
     ranked,
     render_text,
     to_json,
 )
 from ddscope.diagnose.base import MAX_EVIDENCE
+from ddscope.diagnose.detectors import all_detectors
 from ddscope.diagnose.relations import relate
 from ddscope.diagnose.shape_messages import parse
 from ddscope.model import Fact, Log, Mark, Position, Probe, Record, Stack, Tokens

@@ -15,12 +15,12 @@ from ddscope.diagnose import (
     Evidence,
     Finding,
     RuledOut,
-    all_detectors,
     diagnose,
     ranked,
     render_text,
     to_json,
 )
+from ddscope.diagnose.detectors import all_detectors
 from ddscope.diagnose.relations import relate
 from ddscope.model import Record, Step
 from ddscope.trace import TraceError, TraceWriter, Unknown, decode
