@@ -54,9 +54,9 @@ def start(config: Config, call: Mapping[str, Any], environ: Mapping[str, str]) -
 
 
 def summary(taps: list[dict[str, Any]]) -> str:
-    """Taps in one sentence: which are live, which are missing and why."""
+    """Taps in one sentence: which are live, which are missing and why. Those of other algorithms are neither."""
     live = [str(tap["tap"]) for tap in taps if tap["live"]]
-    missing = [f"{tap['tap']} ({tap.get('why')})" for tap in taps if not tap["live"]]
+    missing = [f"{tap['tap']} ({tap.get('why')})" for tap in taps if not tap["live"] and "target" in tap]
     return f"Taps live: {', '.join(live) or 'none'}; not: {', '.join(missing) or 'none'}."
 
 
