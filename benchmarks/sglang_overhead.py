@@ -245,7 +245,9 @@ def environment(args: argparse.Namespace) -> list[str]:
         return f"{name} ?"
 
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    gpu = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip() or "no nvidia-smi"
+    gpu = "no nvidia-smi"
+    with contextlib.suppress(OSError):
+        gpu = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
     return [
         f"{datetime.date.today()}, {gpu}, {os.cpu_count()} CPUs, Python {platform.python_version()}, "
         + ", ".join(version(name) for name in ("sglang", "torch", "triton", "ddscope")),
@@ -314,7 +316,7 @@ def measure_all(args: argparse.Namespace) -> None:
                 print(f"{algorithm}: no result, exit status {process.returncode}", file=sys.stderr)
     if args.json:
         Path(args.json).write_text(json.dumps({"environment": environment(args), "results": results}))
-    print("\n".join([*environment(args), "", tables(results, STATES)]))
+    print("\n".join([*environment(args), "", tables(results, STATES)]), flush=True)
     for result in results:
         for wrong in result["wrong"][:2]:
             print(f"{result['algorithm']} not exact: {json.dumps(wrong)[:2000]}", file=sys.stderr)
