@@ -1,0 +1,72 @@
+"""STANDALONE with branching trees on a real SGLang: what the hooks record is what the server did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.integration.sglang.conftest import Tiny
+from tests.integration.sglang.support import checks
+from tests.integration.sglang.support.running import Run, recorded
+
+
+@pytest.fixture(scope="module")
+def run(tiny: Tiny, tiny_baseline: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """After the baseline, so that its engine and this one do not run at once."""
+    with recorded(tiny.tree("STANDALONE", tiny.standalone), tmp_path_factory.mktemp("standalone")) as run:
+        yield run
+
+
+@pytest.fixture(scope="module")
+def rids(run: Run, tiny: Tiny) -> list[str]:
+    return run.generate(tiny.prompts, tiny.tokens)
+
+
+def test_recorded_tokens_are_the_answers(run: Run, rids: list[str]) -> None:
+    checks.tokens_are_the_answers(run, rids)
+
+
+def test_the_text_is_that_of_plain_decoding(run: Run, rids: list[str], tiny_baseline: list[dict[str, Any]]) -> None:
+    for rid, plain in zip(rids, tiny_baseline, strict=True):
+        assert run.outputs[rid]["output_ids"] == plain["output_ids"]
+        assert run.outputs[rid]["text"] == plain["text"]
+
+
+def test_steps_and_accepted_drafts_are_counted_as_the_server_does(run: Run, rids: list[str]) -> None:
+    checks.counts_are_the_servers(run, rids)
+
+
+def test_trees_branch_and_are_sound(run: Run, rids: list[str]) -> None:
+    checks.trees_are_sound(run, rids, branching=True)
+
+
+def test_some_drafts_are_accepted_below_the_first_depth(run: Run, rids: list[str]) -> None:
+    """Else the tests above would say little."""
+    assert max(checks.accepted(step) for rid in rids for step in run.trace.steps(rid)) >= 2
+
+
+def test_no_hook_failed_and_nothing_was_dropped(run: Run, rids: list[str]) -> None:
+    checks.no_hook_failed(run)
+    checks.books_balance(run)
+
+
+def test_a_nan_in_the_final_norm_is_named_though_the_server_says_nothing(run: Run, rids: list[str], tiny: Tiny) -> None:
+    """The server answers as ever: token 0 again and again, finish reason `length`, and no line in its log."""
+    before = len(run.engine.log)
+    run.engine.scheduler("break_norm")
+    try:
+        broken = run.generate(tiny.prompts[:1], 24, "nan")[0]
+    finally:
+        run.engine.scheduler("mend_norm")
+    assert set(run.outputs[broken]["output_ids"]) == {0}
+    assert run.outputs[broken]["meta_info"]["finish_reason"]["type"] == "length"
+    assert "nan" not in run.engine.log[before:].replace("'nan0'", "").lower()
+    for step in run.trace.steps(broken):
+        assert step.flags is not None and step.flags.nonfinite is not None and step.flags.nonfinite["target"] > 0
+    named = [finding for finding in run.trace.findings() if finding.rid in (broken, None)]
+    assert "nan.logits" in {finding.id for finding in named}
+    nan = next(finding for finding in named if finding.id == "nan.logits")
+    assert nan.kind.startswith("target")
+    assert any(c for c in nan.consequences) or "output.token_flood" in {finding.id for finding in named}
