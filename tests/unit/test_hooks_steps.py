@@ -76,6 +76,25 @@ def test_padding_that_hangs_nowhere_is_left_out_and_the_path_renumbered() -> Non
     assert fields["tree"]["mask"] == ["1", "3", "7"] and fields["target"]["ids"] == [10, 40, 41]
 
 
+def test_nodes_that_only_fill_the_tree_up_are_left_out_where_the_source_says_so() -> None:
+    sees = ({0}, {0, 1}, {0, 2}, {0, 3}, {0, 4}, {0, 1, 5})
+    parts = {"draft": [5, 10, 0, 0, 0, 12], "next": [1, 5, -1, -1, -1, -1], "sibling": [-1, 2, 3, 4, -1, -1],
+             "accept_index": [0, 1, 5, -1], "target": [10, 12, 1, 1, 1, 41],
+             "mask": [int(j in seen) for seen in sees for j in range(6)]}  # fmt: skip
+    fields = checked(step(run(n=6, padded=True), row(), parts))
+    assert fields["tree"]["tokens"] == [10, 0, 12] and fields["tree"]["parents"] == [0, 0, 1]
+    assert (
+        fields["path"] == [0, 1, 3] and fields["tree"]["budget"] == 5 and fields["tree"]["mask"] == ["1", "3", "5", "b"]
+    )
+    assert step(run(n=6), row(), parts)["tree"]["tokens"] == [
+        10,
+        0,
+        0,
+        0,
+        12,
+    ]  # elsewhere a repetition is a fault to show
+
+
 def test_without_node_numbers_the_path_is_found_by_its_tokens() -> None:
     parts = {name: values for name, values in PARTS.items() if name != "accept_index"}
     assert checked(step(run(), row(), parts))["path"] == [0, 1, 3]

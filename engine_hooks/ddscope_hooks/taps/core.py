@@ -45,8 +45,9 @@ LAYERS_EVERY = 64
 class Cargo:
     """What is known of one forward pass. Lives on `Core.cargo` while the pass runs, then on its result.
 
-    n: nodes a request has in the verify, root included; 0 while unknown, 1 for plain decoding. chain: node i hangs at
-    node i - 1. size: requests. layers: captured ones, when `layers` compared them; rid: the first request then.
+    n: nodes a request has in the verify, root included; 0 while unknown, 1 for plain decoding. size: requests.
+    chain: node i hangs at node i - 1. padded: a node that repeats the token of a sibling before it only fills the tree
+    up. layers: captured ones, when `layers` compared them; rid: the first request then.
     """
 
     __slots__ = (
@@ -59,6 +60,7 @@ class Cargo:
         "logits",
         "n",
         "packed",
+        "padded",
         "parts",
         "rid",
         "runs",
@@ -76,6 +78,7 @@ class Cargo:
         self.n = 0
         self.size = 0
         self.chain = False
+        self.padded = False
         self.layers = 0
         self.rid = ""
         self.packed: Packed | None = None
@@ -143,14 +146,21 @@ class Core:
             self.cargo.host[name] = values
 
     def about(
-        self, *, n: int | None = None, size: int | None = None, chain: bool | None = None, algorithm: str | None = None
+        self,
+        *,
+        n: int | None = None,
+        size: int | None = None,
+        chain: bool | None = None,
+        padded: bool | None = None,
+        algorithm: str | None = None,
     ) -> None:
-        """Say what is known of the pass without looking at a tensor's values."""
+        """Say what is known of the pass without looking at a tensor's values; see `Cargo`."""
         cargo = self.cargo
         if cargo is not None:
             cargo.n = cargo.n if n is None else n
             cargo.size = cargo.size if size is None else size
             cargo.chain = cargo.chain if chain is None else chain
+            cargo.padded = cargo.padded if padded is None else padded
             cargo.algorithm = cargo.algorithm or algorithm
 
     def logits(self, logits: Any) -> None:

@@ -1,4 +1,8 @@
-"""NGRAM: the tree as the server's own table gave it, on the host already. The path comes with `eagle`."""
+"""NGRAM: the tree as the server's own table gave it, on the host already. The path comes with `eagle`.
+
+Where the table knows too little, the server fills the tree up with nodes of token 0 at the root. The first of them can
+be accepted like any other node; the others repeat it, and are left out.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ def hooks(core: Core) -> list[list[Hook]]:
     def drafted(found: Any) -> None:
         """found: (tokens [B · n], mask [B · n · n]) in numpy; the table may use their memory again."""
         if core.capture:
-            core.about(algorithm="NGRAM")
+            core.about(algorithm="NGRAM", padded=True)
             core.put_host("mask", found[1].reshape(-1).copy())
 
     target = "sglang.srt.speculative.ngram_worker.NGRAMWorker._prepare_draft_tokens"

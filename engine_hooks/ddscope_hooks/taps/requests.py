@@ -235,6 +235,7 @@ def _records(
         rank=core.place.rank,
         n=1 if plain else cargo.n,
         chain=cargo.chain,
+        padded=cargo.padded,
         topk=core.config.topk,
         graph=bool(graph),
         overlap=bool(overlap),

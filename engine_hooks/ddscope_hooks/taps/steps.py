@@ -41,6 +41,7 @@ class Pass:
     rank: int
     n: int = 1
     chain: bool = False
+    padded: bool = False
     topk: int = 0
     graph: bool | None = None
     overlap: bool | None = None
@@ -111,6 +112,8 @@ def _nodes(run: Pass, row: Row, cut: _Cut, fields: dict[str, Any]) -> None:
     if n == 1:
         tokens, parents = [row.root], [-1]
     kept = trees.reachable(parents) if parents is not None else None
+    if run.padded and kept is not None and parents is not None and tokens is not None:
+        kept = trees.without_repeats(kept, parents, tokens)
     if tokens is not None and parents is not None and kept is not None and (n > 1 or row.root is not None):
         fields["root"] = tokens[0]
         fields["tree"] = _tree(n, tokens, parents, kept, cut)

@@ -51,6 +51,18 @@ def reachable(parents: Sequence[int]) -> list[int]:
     return [i for i, keep in enumerate(kept) if keep]
 
 
+def without_repeats(kept: Sequence[int], parents: Sequence[int], tokens: Sequence[int]) -> list[int]:
+    """The kept nodes without those that repeat the token of a sibling before them, and without what hangs at those."""
+    seen: set[tuple[int, int]] = set()
+    left = [kept[0]]
+    for i in kept[1:]:
+        key = (parents[i], tokens[i])
+        if key not in seen and parents[i] in left:
+            seen.add(key)
+            left.append(i)
+    return left
+
+
 def walk(tokens: Sequence[int], parents: Sequence[int], accepted: Sequence[int]) -> list[int] | None:
     """The path of the accepted tokens from the root; None when the tree does not have it.
 
