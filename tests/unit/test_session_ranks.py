@@ -144,6 +144,17 @@ def test_only_a_further_rank_attached_shows_no_step(tmp_path: Path) -> None:
     assert stats(tmp_path / "t.jsonl").requests == []
 
 
+def test_what_verify_asks_of_a_request_it_asks_beside_other_ranks_too(tmp_path: Path) -> None:
+    book = two_ranks()
+    last = book.records[-1]
+    assert isinstance(last, Finish)
+    book.records[-1] = msgspec.structs.replace(last, steps=8)
+    store_of(book, tmp_path)
+    assert [problem.text for problem in verify(tmp_path / "t.jsonl").problems] == [
+        "finish of r counts 8 steps, 4 are here"
+    ]
+
+
 def test_texts_that_the_first_rank_tells_serve_the_others_in_any_order(tmp_path: Path) -> None:
     records = two_ranks(1).records
     late = [record for record in records if not isinstance(record, Tokens)]
