@@ -24,6 +24,7 @@ def loaded_by(statement: str) -> set[str]:
         "ddscope.model",
         "ddscope.trace",
         "ddscope.sources",
+        "ddscope.remote",
         "ddscope.session",
         "ddscope.diagnose",
         "ddscope.cli",
