@@ -43,12 +43,21 @@ class Device(torch.Tensor):
         return super().__torch_function__(func, types, args, kwargs or {})
 
 
+CUDA: list[bool] = []
+"""Not empty: tensors are on a real GPU instead."""
+
+
+def on_device(tensor: torch.Tensor) -> Any:
+    return tensor.cuda() if CUDA else tensor.as_subclass(Device)
+
+
 def device(values: Any, dtype: Any = torch.int64) -> Any:
-    return torch.as_tensor(values, dtype=dtype).as_subclass(Device)
+    return on_device(torch.as_tensor(values, dtype=dtype))
 
 
 def host(tensor: Any) -> Any:
-    return tensor.as_subclass(torch.Tensor)
+    """What the server itself waits for."""
+    return tensor.cpu() if CUDA else tensor.as_subclass(torch.Tensor)
 
 
 def following(token: int) -> int:
@@ -171,7 +180,7 @@ def make_modules(drafted_right: Callable[[int], int], spec: bool, overlap: bool)
             logits = torch.zeros(len(ids), VOCAB)
             for row, token in enumerate(ids):
                 logits[row, following(token)] = 5.0
-            made = GenerationBatchResult(logits_output=Output(logits.as_subclass(Device)))
+            made = GenerationBatchResult(logits_output=Output(on_device(logits)))
             if not is_verify:
                 made.next_token_ids = device([following(t) for t in ids])
             return made
@@ -222,7 +231,7 @@ def make_modules(drafted_right: Callable[[int], int], spec: bool, overlap: bool)
                 base = len(req.origin_input_ids) + len(req.output_ids) - 1
                 positions += [base, base + 1, base + 1, base + 2]
             size = len(batch.reqs)
-            mask = torch.tensor(CLOSURE, dtype=torch.bool).repeat(size, 1, 1).reshape(-1).as_subclass(Device)
+            mask = on_device(torch.tensor(CLOSURE, dtype=torch.bool).repeat(size, 1, 1).reshape(-1))
             batch.spec_info = Tree(
                 device(rows), device(positions), device([NEXT] * size), device([SIBLING] * size), mask, 4
             )

@@ -197,6 +197,20 @@ def test_a_stop_inside_the_last_block_cuts_what_it_emitted() -> None:
         assert server.records("finish")[0]["emitted"] == 2 and outputs(server) == {req.rid: req.returned}
 
 
+@pytest.mark.parametrize("accepts_its_own_way", [False, True])
+def test_an_algorithm_that_nobody_knows_shows_its_trees(accepts_its_own_way: bool) -> None:
+    """An out-of-tree DDTREE, by SGLang's accept function or by its own: then the path is found by its tokens."""
+    taps = [module for module in registry.families() if not (accepts_its_own_way and module.NAME == "eagle")]
+    with serving(algorithm="DDTREE", taps=taps) as server:
+        reqs = requests(16, 7)
+        server.run(reqs)
+        no_faults(server)
+        assert outputs(server) == {req.rid: req.returned for req in reqs}
+        assert_sound(server)
+        for step in server.records("step"):
+            assert step["algorithm"] == "ddtree" and step["tree"]["parents"] == [0, 0, 1] and step["path"]
+
+
 # -- sampling: emitted = received + dropped, checked by the viewer's books at every record -----------------------------
 
 
