@@ -251,6 +251,18 @@ def test_every_0_records_no_step_and_touches_no_tensor() -> None:
         assert outputs(server) == {"late": more[0].returned}
 
 
+def test_a_request_that_ends_while_nothing_is_recorded_still_has_an_end() -> None:
+    with serving() as server:
+        (req,) = reqs = requests(9)
+        server.prefill(reqs)
+        server.decode(reqs)
+        server.core.sampling.set(Sample(every=0))
+        while not req.finished():
+            server.decode(reqs)
+        assert len(server.records("step")) == 1
+        assert [f["emitted"] for f in server.records("finish")] == [len(req.returned)]
+
+
 def test_a_bound_on_bytes_leaves_steps_out_and_counts_them() -> None:
     with serving(config=Config(sample=Sample(max_bytes_per_s=1500))) as server:
         reqs = requests(200)

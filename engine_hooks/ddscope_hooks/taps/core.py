@@ -31,7 +31,7 @@ from typing import Any
 from ddscope_hooks.config import Config
 from ddscope_hooks.emit import Emitter
 from ddscope_hooks.taps.clock import Clock
-from ddscope_hooks.taps.hooks import Breaker
+from ddscope_hooks.taps.hooks import Breaker, Gate
 from ddscope_hooks.taps.pack import Packed
 from ddscope_hooks.taps.place import Place
 from ddscope_hooks.taps.sampling import Sampling
@@ -95,6 +95,7 @@ class Core:
         self.place = place
         self.algorithm = algorithm
         self.sampling = Sampling(config.sample)
+        self.gate = Gate()
         self.capture = False
         self.cargo: Cargo | None = None
         self.passes = 0
@@ -113,8 +114,9 @@ class Core:
     def begin(self, rids: Callable[[], Sequence[str]]) -> None:
         """A forward pass is about to start."""
         if self.sampling.every == 0:
-            self.cargo, self.capture = None, False
+            self.cargo, self.capture, self.gate.closed = None, False, True
             return
+        self.gate.closed = False
         self.passes += 1
         admitted = self.sampling.admit()
         self.capture = admitted and self.place.lead and self.emitter.watched

@@ -21,17 +21,28 @@ class Hook:
 
     target: dotted path of a function or method. when: "before" or "after". needs: names of parameters of the target,
     `self` included, whose values `run` gets in this order, however the caller gave them; "after" gets the result first.
-    What `run` returns is ignored, so neither arguments nor results of the server are ever exchanged.
+    What `run` returns is ignored, so neither arguments nor results of the server are ever exchanged. always: also while
+    the gate is closed.
     """
 
     target: str
     when: str
     needs: tuple[str, ...]
     run: Run
+    always: bool = False
 
 
 Places = tuple[tuple[str, int, Any], ...]
 """(name, position, default) of the parameters that a hook needs."""
+
+
+class Gate:
+    """Closed: no hook does anything, for as little as a look at this costs."""
+
+    __slots__ = ("closed",)
+
+    def __init__(self) -> None:
+        self.closed = False
 
 
 class Breaker:
@@ -49,12 +60,13 @@ class Breaker:
             with contextlib.suppress(Exception):  # nothing may come of a report that fails
                 self._report(self.tap, error)
 
-    def guard(self, hook: Hook) -> Run:
+    def guard(self, hook: Hook, gate: Gate | None = None) -> Run:
         """What is registered for `hook`: never raises, returns None, does nothing once the breaker is open."""
         run, after, where = hook.run, hook.when == "after", places(hook)
+        door = Gate() if gate is None or hook.always else gate
 
         def guarded(*args: Any, **kwargs: Any) -> None:
-            if self.off:
+            if door.closed or self.off:
                 return
             try:
                 given = args[1:] if after else args

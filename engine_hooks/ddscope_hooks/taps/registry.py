@@ -52,7 +52,7 @@ def install(core: Core, register: Register, modules: Sequence[Any] | None = None
         if why is not None:
             entry["why"] = why
         breaker = core.breaker(module.NAME)
-        ready = [(hook, breaker.guard(hook)) for hook in group]  # all of them, before the first is set
+        ready = [(hook, breaker.guard(hook, core.gate)) for hook in group]  # all of them, before the first is set
         for hook, run in ready:
             register(hook, run)
         first_is_off = first_is_off or (number == 0 and not group)

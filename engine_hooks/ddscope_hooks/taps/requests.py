@@ -33,14 +33,14 @@ def hooks(core: Core) -> list[list[Hook]]:
     needs = ("self", "batch", "result")
     return [
         [
-            Hook(f"{_SCHEDULER}.run_batch", "before", ("self", "batch"), book.begin),
+            Hook(f"{_SCHEDULER}.run_batch", "before", ("self", "batch"), book.begin, always=True),
             Hook(f"{_SCHEDULER}.run_batch", "after", (), core.end),
             Hook(f"{_RESULT}.copy_to_cpu", "before", ("self",), core.ship),
             Hook(process[0], "before", needs, book.arrive),
             Hook(f"{_PROCESSOR}._resolve_spec_v2_tokens", "after", ("result",), book.accepted),
-            Hook(process[0], "after", needs, book.decoded),
+            Hook(process[0], "after", needs, book.decoded, always=True),
             Hook(process[1], "before", needs, book.arrive),
-            Hook(process[1], "after", needs, book.prefilled),
+            Hook(process[1], "after", needs, book.prefilled, always=True),
         ]
     ]
 
@@ -110,6 +110,7 @@ class Requests:
         """After a decode result was processed: a step for each request that it counted for."""
         cargo = getattr(result, RESULT, None)
         if cargo is None or cargo.live is None:
+            self._ends(batch)
             return
         found, runs, lengths = [], cargo.runs, _lengths(cargo, result)
         for slot, req in enumerate(batch.reqs):
@@ -126,6 +127,7 @@ class Requests:
         """
         cargo = getattr(result, RESULT, None)
         if cargo is None or cargo.live is None:
+            self._ends(batch)
             return
         found = []
         for slot, req in enumerate(batch.reqs):
@@ -201,6 +203,12 @@ class Requests:
             fields["prompt_ids"] = getattr(req, "origin_input_ids_unpadded", None) or req.origin_input_ids
         self._core.emitter.emit("request", fields)
         return seen
+
+    def _ends(self, batch: Any) -> None:
+        """Of a pass that was not recorded: only the ends of requests that were told of."""
+        for req in batch.reqs:
+            if req.finished() and getattr(req, RESULT, None) is not None:
+                self._end(req)
 
     def _end(self, req: Any) -> None:
         """Tell, once, that a request has ended."""
