@@ -25,7 +25,11 @@ def report(environ: Mapping[str, str]) -> tuple[list[str], bool]:
         lines.append(
             f"DDSCOPE: {', '.join(asked.targets)}; control {'on' if asked.control else 'off'}; top-k {asked.topk}"
         )
-        lines.append(f"sampling: {asked.sample}; redacted: {asked.redact or 'nothing'}")
+        now = asked.sample
+        lines.append(
+            f"sampling: every={now.every}, rid={now.rid or 'any'}, max_bytes_per_s={now.max_bytes_per_s or 'any'}"
+        )
+        lines.append(f"redacted: {asked.redact or 'nothing'}")
     lines += asked.problems
     found = [point for point in metadata.entry_points(group=plugin.GROUP) if point.name == plugin.NAME]
     if not found:
