@@ -139,7 +139,7 @@ class Recording:
 
     @property
     def dropped(self) -> int:
-        """Records that are missing, as far as they are counted; not those from before the recording began."""
+        """Records that are missing, as far as they are counted; not those that nobody wanted."""
         return sum(books.lost for books in self.sources.values())
 
     def to_json(self) -> dict[str, Any]:
@@ -156,6 +156,7 @@ class Recording:
                     "received": books.received,
                     "dropped": books.dropped,
                     "before_it_began": books.late,
+                    "left_out_by_sampling": books.asked - books.late,
                     "uncounted_gaps": books.unknown,
                 }
                 for name, books in self.sources.items()
@@ -208,7 +209,10 @@ def show(console: Console, recording: Recording) -> None:
     )
     late = sum(c.late for c in recording.sources.values())
     if late:
-        print(f"{plural(late, 'record')} came before the recording began.")
+        print(f"From before the recording began: {plural(late, 'record')}.")
+    left_out = sum(c.asked - c.late for c in recording.sources.values())
+    if left_out:
+        print(f"Left out by the server (sampling, or nobody was there): {plural(left_out, 'record')}.")
     if recording.gaps:
         said = ", ".join(f"{reason} {count:,}" for reason, count in sorted(recording.gaps.items()))
         print(f"Gaps: {printable(said)}. Their places are marked in the trace.")

@@ -42,6 +42,13 @@ def step_anomalies(accepted: int, nodes: int, flags: int) -> tuple[Anomaly, ...]
     return tuple(found)
 
 
+def wanted_gap(gap: Gap) -> bool:
+    """Whether nothing was lost here: it was before a viewer came, or an engine was asked to leave it out."""
+    return gap.of == gap.src and (
+        gap.reason == "joined_late" or (gap.reason == "rate_limited" and gap.src.startswith("engine/"))
+    )
+
+
 class Intake:
     """One trace file, taken in by `poll`. `n` records are in; `version` moves whenever anything changed."""
 
@@ -66,7 +73,7 @@ class Intake:
         self._newest: str | None = None
         self._taken = dict.fromkeys((*_TAKEN, "log"), 0)
         self._unnumbered: Counter[str] = Counter()  # gaps without a count, by the source that lacks records
-        self._late: Counter[str] = Counter()  # records that gaps say were before anybody came
+        self._left_out: dict[str, Counter[str]] = {}  # records that nobody wanted: reason → by source
         self._payloads: OrderedDict[int, Record | Unknown] = OrderedDict()
 
     # taking in ------------------------------------------------------------------------------------------------
@@ -163,8 +170,8 @@ class Intake:
                 ledger.anomalies.append(number)
                 self._anomalies.append(number)
         elif kind == _GAP:
-            if isinstance(record, Gap) and record.reason == "joined_late" and record.of == record.src:
-                self._late[record.src] += record.count or 0
+            if isinstance(record, Gap) and wanted_gap(record):
+                self._left_out.setdefault(record.reason, Counter())[record.src] += record.count or 0
             if (
                 self._state.gaps
                 and (last := self._state.gaps.latest())

@@ -33,7 +33,8 @@ def rid_named(record: Record | Unknown) -> str | None:
 
 def gap_words(of: str, count: int | None, reason: str) -> str:
     """What a gap says."""
-    why = _REASONS.get(reason, visible(reason))
+    engine = reason == "rate_limited" and of.startswith("engine/")
+    why = "left out by its sampling, or nobody was there" if engine else _REASONS.get(reason, visible(reason))
     if reason == "hook_fault" and not count:
         return f"{visible(of)}: {why}"
     if count is None:

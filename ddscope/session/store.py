@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -98,8 +99,12 @@ class Store(RequestViews):
         with self.lock:
             told = self.trace.index.counters
             names = [*told, *(name for name in self._unnumbered if name not in told)]
-            unnumbered, late = self._unnumbered, self._late
-            return {n: Counters(n, *told.get(n, (0, 0, 0)), unnumbered[n], late[n]) for n in names}
+            unnumbered, left_out = self._unnumbered, list(self._left_out.values())
+            late = self._left_out.get("joined_late", Counter())
+            return {
+                n: Counters(n, *told.get(n, (0, 0, 0)), unnumbered[n], sum(by[n] for by in left_out), late[n])
+                for n in names
+            }
 
     def first_paint(self, at: int | None = None) -> FirstPaint | None:
         """The last step, or the last one with step number `at`, without waiting for the index."""

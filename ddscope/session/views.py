@@ -366,7 +366,8 @@ class ProbeRow(msgspec.Struct, frozen=True):
 class Counters(msgspec.Struct, frozen=True):
     """A source's books: emitted = received + dropped at every record. `unknown` counts gaps without a number.
 
-    late: of the dropped, those from before anybody was there to see them, which is no loss.
+    asked: of the dropped, those nobody wanted: from before a viewer was there, or left out by an engine's sampling.
+    late: of these, the ones from before.
     """
 
     src: str
@@ -374,9 +375,10 @@ class Counters(msgspec.Struct, frozen=True):
     received: int
     dropped: int
     unknown: int = 0
+    asked: int = 0
     late: int = 0
 
     @property
     def lost(self) -> int:
-        """Dropped while somebody was there."""
-        return max(self.dropped - self.late, 0)
+        """Dropped although somebody was there and wanted them."""
+        return max(self.dropped - self.asked, 0)

@@ -130,9 +130,19 @@ def test_what_was_before_a_viewer_came_is_missing_and_not_lost(tmp_path: Path) -
     book.put(Gap, of="engine/0", count=7, reason="joined_late")
     book._seqs["engine/0"] += 1
     book.put(Gap, of="engine/0", count=2, reason="ring_full")
-    books = store_of(book, tmp_path).counters["engine/0"]
-    assert (books.dropped, books.late, books.lost) == (9, 7, 2)
+    book._seqs["engine/0"] += 4
+    book.put(Gap, of="engine/0", count=5, reason="rate_limited")
+    book._seqs["journal/x"] = 2
+    book.put(Gap, src="journal/x", of="journal/x", count=3, reason="rate_limited")
+    store = store_of(book, tmp_path)
+    books = store.counters["engine/0"]
+    assert (books.dropped, books.late, books.asked, books.lost) == (14, 7, 12, 2)
     assert books.emitted == books.received + books.dropped
+    assert store.counters["journal/x"].lost == 3, "journald throws away what somebody wanted"
+    assert [gap.words for gap in store.gaps()][2:] == [
+        "engine/0: 5 records missing: left out by its sampling, or nobody was there",
+        "journal/x: 3 records missing: the journal limited the rate",
+    ]
 
 
 def test_only_a_further_rank_attached_shows_no_step(tmp_path: Path) -> None:

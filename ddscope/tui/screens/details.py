@@ -12,7 +12,7 @@ from ddscope.tui.screens.pick import Pick, PickLines
 from ddscope.tui.theme import Palette
 from ddscope.tui.widgets.lines import Line
 
-LABEL = 12  # cells
+LABEL = 15  # cells
 FRESH_S = 0.5
 
 
@@ -88,7 +88,9 @@ def _rank(rank: RankView, palette: Palette, width: int) -> list[Line]:
         c = rank.counters
         unknown = f", and {c.unknown:,} gaps of unknown size" if c.unknown else ""
         ink = palette.bad if c.lost or c.unknown else palette.text
-        late = f" ({c.late:,} of them before you came)" if c.late else ""
+        parts = [f"{c.late:,} before you came" if c.late else "", f"{c.asked - c.late:,} by sampling"]
+        said = ", ".join(part for part in parts if part and not part.startswith("0 "))
+        late = f" ({said})" if said else ""
         words = f"{c.emitted:,} emitted = {c.received:,} received + {c.dropped:,} dropped{late}{unknown}"
         lines += _said("records", words, ink, palette, width)
     return lines
@@ -96,12 +98,17 @@ def _rank(rank: RankView, palette: Palette, width: int) -> list[Line]:
 
 def _tap(tap: TapRow, palette: Palette, width: int) -> list[Line]:
     if tap.live:
-        return _said(f"✓ {tap.tap}", tap.target or "live", palette.muted, palette, width)
+        return _said(f"✓ {tap.tap}", _short(tap.target) or "live", palette.muted, palette, width)
     if not tap.needed:
         return _said(f"· {tap.tap}", tap.why, palette.muted, palette, width)
     where = f" ({tap.target})" if tap.target else ""
     why = tap.why or "the server did not say why"
     return _said(f"✗ {tap.tap}", f"missing: {why}{where}", palette.bad, palette, width)
+
+
+def _short(targets: str) -> str:
+    """Functions by their last two names; where exactly they are is asked only when one is missing."""
+    return ", ".join(".".join(target.rsplit(".", 2)[-2:]) for target in targets.split(", ") if target)
 
 
 def _said(label: str, text: str, ink: Style, palette: Palette, width: int) -> list[Line]:
