@@ -1,4 +1,4 @@
-"""Follow the journal of a local unit: `journalctl -o export -f`, kept running, resumed by cursor; `log` records.
+"""Follow the journal of a unit, here or on a host: `journalctl -o export -f`, kept running, resumed by cursor.
 
 What `journalctl` does not do by itself is done here: a cursor that is gone is noticed (it would show something else
 without an error), all that is pending is asked for (it would show ten lines), its complaints become one sentence.
@@ -24,6 +24,8 @@ FIELDS = (
 )  # fmt: skip
 CUT = (b"line-max", b"pid-change")  # values of _LINE_BREAK that mean: the line was not over
 NOT_ALLOWED = ("insufficient permissions", "not seeing messages from other users", "Permission denied")
+SSH_FAILED = 255  # exit status of ssh when it lost the host, or never had it
+NOT_FOUND = 127
 READ = 1 << 18
 BACKOFF_S = (0.5, 10.0)
 PATIENCE_S = 1.0  # without an entry for so long, it is worth asking whether the unit exists at all
@@ -60,7 +62,10 @@ class JournalSource:
 
     unit: as systemd names it. sink: gets batches of whole encoded lines, on this source's thread. last: how many of the
     entries that are there already are told, or "all". cursor: begin after this entry instead. command: journalctl, with
-    options such as --user or --file=PATH for another journal. `cursor` is always that of the last entry handed on.
+    options such as --user or --file=PATH for another journal. `cursor` is always that of the last entry handed on; it
+    stands in the records, too, and so in the trace. match: options that choose the entries, instead of the unit's own.
+    name: instead of the unit in the source id `journal/<name>`. there, host: the journal is on another machine, and
+    `there` makes the local command that runs one there (ValueError in a sentence: it cannot be reached now).
     """
 
     def __init__(
@@ -71,12 +76,19 @@ class JournalSource:
         last: int | Literal["all"] = 1000,
         cursor: str | None = None,
         command: Sequence[str] = ("journalctl",),
+        match: Sequence[str] | None = None,
+        name: str | None = None,
+        there: Callable[[Sequence[str]], list[str]] | None = None,
+        host: str = "this machine",
     ) -> None:
         self.unit = unit
+        self._match = [f"--unit={unit}"] if match is None else list(match)
+        self._there = there
+        self._host = host
         self.state: Literal["connecting", "connected", "lost"] = "connecting"
         self.reason = f"Waiting for the journal of {unit}."
         self.cursor = cursor
-        self._lines = LogLines(f"journal/{unit}", sink)
+        self._lines = LogLines(f"journal/{name or unit}", sink)
         self._last = last
         self._command = list(command)
         self._time = 0  # of the last entry handed on
@@ -110,7 +122,7 @@ class JournalSource:
 
     def arguments(self) -> list[str]:
         """The command as it is run. It asks for the cursor's own entry, too: that coming first, the cursor is good."""
-        command = [*self._command, "--output=export", "--follow", "--no-pager", f"--unit={self.unit}"]
+        command = [*self._command, "--output=export", "--follow", "--no-pager", *self._match]
         command.append(f"--output-fields={','.join(FIELDS)}")
         if self.cursor is None:
             return [*command, f"--lines={self._last}"]
@@ -132,8 +144,13 @@ class JournalSource:
         """Run journalctl until it ends, for whatever reason. False when there is no use in another try."""
         self._said.clear()
         try:
+            command = self._local(["env", "LC_ALL=C.UTF-8", *self.arguments()]) if self._there else self.arguments()
+        except ValueError as problem:
+            self._away(str(problem))
+            return True
+        try:
             process = subprocess.Popen(
-                self.arguments(),
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -141,7 +158,7 @@ class JournalSource:
                 start_new_session=True,  # a Ctrl-C in the terminal is for the viewer
             )
         except FileNotFoundError:
-            self._lost(f"{self._command[0]} is not on this machine; use --log-file for a server without systemd.")
+            self._lost(self._no_journalctl())
             return False
         except OSError as error:
             self._lost(f"{self._command[0]} cannot be run: {error.strerror or error}.")
@@ -157,6 +174,19 @@ class JournalSource:
                 if stream is not None:
                     stream.close()
         return True
+
+    def _local(self, argv: Sequence[str]) -> list[str]:
+        return self._there(argv) if self._there is not None else list(argv)
+
+    def _away(self, reason: str) -> None:
+        """The host is lost. With a cursor nothing is missing: it is where to go on."""
+        if self.cursor is None:
+            self._lost(reason)
+        else:
+            self.state, self.reason = "lost", reason
+
+    def _no_journalctl(self) -> str:
+        return f"{self._command[0]} is not on {self._host}; use --log-file for a server without systemd."
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
@@ -222,7 +252,11 @@ class JournalSource:
         return bool(data)
 
     def _ended(self, status: int) -> None:
-        if self.cursor is not None and "seek to cursor" in " ".join(self._said):
+        if self._there is not None and status == SSH_FAILED:
+            self._away(f"The connection to {self._host} was lost; the journal goes on where it was.")
+        elif self._there is not None and status == NOT_FOUND:
+            self._lost(self._no_journalctl())
+        elif self.cursor is not None and "seek to cursor" in " ".join(self._said):
             # Refused outright. All there is must do; what is older than our last entry is left out by its time.
             self._lines.gap("cursor_lost")
             self._lines.flush()
@@ -239,7 +273,7 @@ class JournalSource:
         if any(words in said for words in NOT_ALLOWED):
             return f"This user may not read the journal of {self.unit}: join the group systemd-journal, or be root."
         if "No journal files were found" in said:
-            return "There is no journal on this machine; use --log-file for a server without one."
+            return f"There is no journal on {self._host}; use --log-file for a server without one."
         ended = f"{self._command[0]} ended with status {status}" if status is not None else f"{self._command[0]} says"
         return f"{ended}: {said}" if said else f"{ended}."
 
@@ -247,20 +281,21 @@ class JournalSource:
         """journalctl runs and no entry comes: say what that means."""
         if self._said:
             self._lost(self._why(None))
-        elif self.cursor is None and self._is_unknown():
-            self._lost(f"systemd knows no unit {self.unit} here, and the journal has no entry of it.")
+        elif self.cursor is None and f"--unit={self.unit}" in self._match and self._is_unknown():
+            self._lost(f"systemd knows no unit {self.unit} on {self._host}, and the journal has no entry of it.")
         else:
             self.state = "connected"
             self.reason = "" if self._lines.received else f"The journal has no entry of {self.unit} yet."
 
     def _is_unknown(self) -> bool:
         options = [option for option in self._command[1:] if option in ("--user", "--system")]
-        with contextlib.suppress(OSError, subprocess.SubprocessError):
+        question = ["systemctl", *options, "show", "--property=LoadState", "--value", "--", self.unit]
+        with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
             shown = subprocess.run(
-                ["systemctl", *options, "show", "--property=LoadState", "--value", "--", self.unit],
+                self._local(question),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
-                timeout=3,
+                timeout=10,
                 check=False,
             )
             return shown.stdout.strip() == b"not-found"
