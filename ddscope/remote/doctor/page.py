@@ -1,0 +1,67 @@
+"""The doctor's page as plain text: worst first, each with evidence and what to do. Foreign text is made safe before."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+
+from ddscope.remote.doctor.examine import Examined
+from ddscope.remote.doctor.items import SEVERITIES, Item, count, shown
+
+WIDTH = 110
+
+
+def page(one: Examined) -> str:
+    """Everything about one host."""
+    lines = [*_head(one), ""]
+    for item in one.items:
+        if item.severity != "fine":
+            lines += [*_item(item), ""]
+    fine = [item for item in one.items if item.severity == "fine"]
+    if fine:
+        lines.append("as it should be")
+        for item in fine:
+            lines += _wrapped(item.title, "  ", "  ")
+            lines += [f"      {line}" for line in item.evidence]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _head(one: Examined) -> Iterator[str]:
+    found, server = one.found, one.server
+    machine = found.machine
+    told = [shown(found.host)]
+    if server.unit:
+        told.append(shown(server.unit))
+    if server.pid:
+        told.append(f"pid {server.pid}")
+    told.append(f"{shown(machine.get('executable', server.python))} ({shown(machine.get('python', '?'))})")
+    yield " · ".join(told)
+    worst = [(name, sum(item.severity == name for item in one.items)) for name in SEVERITIES[:3]]
+    said = ", ".join(f"{number} {name}" for name, number in worst if number)
+    yield said or "nothing is wrong that can be seen from here"
+
+
+def _item(item: Item) -> Iterator[str]:
+    yield from _wrapped(item.title, f"{item.severity:<9}", " " * 9)
+    for line in item.evidence:
+        yield f"{'':9}{line}"
+    for line in item.next:
+        yield from _wrapped(line, f"{'':9}→ ", f"{'':11}")
+
+
+def _wrapped(text: str, first: str, rest: str) -> Iterable[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
+    ) or [first.rstrip()]
+
+
+def table(rows: Sequence[tuple[str, str, str, str]], one: str, other: str) -> str:
+    """Differences between two hosts, worst first: (severity, what, here, there)."""
+    if not rows:
+        return f"{one} and {other} do not differ in anything that was looked at.\n"
+    heads = ("", "what", one, other)
+    cells = [tuple(shown(cell, 44 if column == 1 else 34) for column, cell in enumerate(row)) for row in [heads, *rows]]
+    widths = [max(len(row[column]) for row in cells) for column in range(4)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+    lines.insert(1, "  ".join("─" * width for width in widths))
+    return f"{count(len(rows), 'difference')}\n\n" + "\n".join(lines) + "\n"
