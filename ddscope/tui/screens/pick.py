@@ -26,11 +26,12 @@ class PickLines(LineView):
         super().__init__(id="lines")
         self._draw = draw
         self._lines: Sequence[Line] = ()
-        self.empty_reason = reason
+        self._reason = reason
 
     def redraw(self) -> None:
         """Make the lines anew; the list is as high as they need and the screen allows."""
         self._lines = self._draw(self.palette, self.content_width)
+        self.empty_reason = self._reason  # not before: a list that is not made yet is not empty
         self.styles.height = min(max(len(self._lines), 2), max(self.screen.size.height - FRAME, 2))
         self.content_changed()
 
