@@ -30,7 +30,7 @@ from typing import Any
 
 import sglang_probe as probe
 from sglang_probe import Shared
-from sglang_tables import kind_of, ratio, read_profile, tables
+from sglang_tables import cell, kind_of, ratio, read_profile, tables
 from sglang_viewer import Switch, Viewer, wait_for
 
 import ddscope
@@ -174,6 +174,10 @@ class Bench:
             if rounds >= MIN_ROUNDS and (max(errors) <= self.args.error / 100 or time.monotonic() > until):
                 break
         gc.enable()
+        self._say(
+            f"batch {batch}, {rounds} rounds: "
+            + ", ".join(f"{s} {cell(ratio(speeds[s], speeds['none']))}" for s in STATES)
+        )
         return {"batch": batch, "tokens_s": dict(speeds), "steps_ms": dict(steps)}
 
     def count(self, state: str) -> dict[str, float]:
@@ -214,14 +218,19 @@ class Bench:
         for temperature in (0.0, 0.8):
             self.enter("viewer")
             self.leave("viewer", self.generate(8, 96, temperature))
-        print(f"{self.algorithm}: up after {self.started_s:.0f} s, {dict(self.exact)}", file=sys.stderr, flush=True)
+        self._say(f"up after {self.started_s:.0f} s, {dict(self.exact)}")
         with self._turn():
+            self._say("its turn")
             cells = [self.measure(batch) for batch in self.args.batch]
             counts = {state: self.count(state) for state in STATES}
+            self._say("counted")
         return {
             "algorithm": self.algorithm, "cells": cells, "counts": counts, "exact": self.exact, "wrong": self.wrong,
             "facts": self.switch.facts, "targets": self.shared.at[probe.TARGETS], "started_s": self.started_s,
         }  # fmt: skip
+
+    def _say(self, text: str) -> None:
+        print(f"{time.strftime('%X')} {self.algorithm}: {text}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """End the viewer's process and the engine's."""
@@ -255,10 +264,10 @@ def environment(args: argparse.Namespace) -> list[str]:
     ]
 
 
-def child(args: argparse.Namespace, algorithm: str, folder: Path) -> subprocess.Popen[bytes]:
+def child(algorithm: str, folder: Path) -> subprocess.Popen[bytes]:
     """The same command for one algorithm, in a process of its own: an engine that dies takes nothing with it."""
     command = [sys.executable, __file__, *sys.argv[1:], "--one", algorithm, "--lock", str(folder / "turn")]
-    return subprocess.Popen([*command, "--json", str(folder / f"{algorithm}.json")])
+    return subprocess.Popen([*command, "--results", str(folder)])
 
 
 def one(args: argparse.Namespace) -> None:
@@ -266,7 +275,7 @@ def one(args: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="ddscope-") as folder:
         bench = Bench(args, args.one, Path(folder))
         try:
-            Path(args.json).write_text(json.dumps(bench.run()))
+            Path(args.results, f"{args.one}.json").write_text(json.dumps(bench.run()))
         finally:
             bench.close()
 
@@ -286,7 +295,7 @@ def main() -> None:
     options.add_argument("--together", action="store_true", help="start all engines at once, measure them in turn")
     options.add_argument("--no-profile", action="store_true", help="count synchronisations without the profiler")
     options.add_argument("--traces", default="", metavar="FOLDER", help="keep the viewer's traces there")
-    options.add_argument("--json", default="", help="where to write all numbers")
+    options.add_argument("--results", default="", metavar="FOLDER", help="keep all numbers there")
     for hidden in ("--one", "--lock"):
         options.add_argument(hidden, default="", help=argparse.SUPPRESS)
     args = options.parse_args()
@@ -301,21 +310,22 @@ def main() -> None:
 def measure_all(args: argparse.Namespace) -> None:
     """One child an algorithm, after another or together; then everything that came back."""
     results = []
-    with tempfile.TemporaryDirectory(prefix="ddscope-") as folder:
+    with tempfile.TemporaryDirectory(prefix="ddscope-") as temporary:
+        folder = Path(args.results or temporary)
+        folder.mkdir(parents=True, exist_ok=True)
         running = []
         for algorithm in args.algorithms:
-            running.append(child(args, algorithm, Path(folder)))
+            folder.joinpath(f"{algorithm}.json").unlink(missing_ok=True)
+            running.append(child(algorithm, folder))
             if not args.together:
                 running[-1].wait()
         for algorithm, process in zip(args.algorithms, running, strict=True):
             process.wait()
-            found = Path(folder, f"{algorithm}.json")
+            found = folder / f"{algorithm}.json"
             if found.is_file():
                 results.append(json.loads(found.read_text()))
             else:
                 print(f"{algorithm}: no result, exit status {process.returncode}", file=sys.stderr)
-    if args.json:
-        Path(args.json).write_text(json.dumps({"environment": environment(args), "results": results}))
     print("\n".join([*environment(args), "", tables(results, STATES)]), flush=True)
     for result in results:
         for wrong in result["wrong"][:2]:

@@ -7,12 +7,12 @@ import json
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ddscope.sources import SocketSource
 from ddscope.trace import TraceWriter
 
 WAIT_S = 20.0
@@ -50,13 +50,17 @@ class Viewer:
 
 
 class Follower:
-    """The viewer's process: `attach FILE`, `wait N` (finished requests), `detach`; one line each, answered by one."""
+    """The viewer's process: `attach FILE`, `wait N` (finished requests), `detach`; one line each, answered by one.
+
+    Reads the socket by itself: `SocketSource` takes its time to stop, and this one is stopped hundreds of times.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._finished = 0
-        self._source: SocketSource | None = None
-        self._writer: TraceWriter | None = None
+        self._seen = 0
+        self._socket: socket.socket | None = None
+        self._reader: threading.Thread | None = None
 
     def run(self) -> None:
         """Until the input ends."""
@@ -68,16 +72,22 @@ class Follower:
 
     def attach(self, file: str) -> None:
         """Connect, and wait for the header."""
-        self._finished = 0
-        writer = self._writer = TraceWriter(file)
+        self._finished = self._seen = 0
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.connect(self._path)
+        self._reader = threading.Thread(target=self._read, args=(self._socket, TraceWriter(file)))
+        self._reader.start()
+        wait_for(lambda: self._seen, "a header")
 
-        def sink(lines: bytes) -> None:
-            writer.write_lines(lines)
-            self._finished += lines.count(b'"type":"finish"')
-
-        source = self._source = SocketSource(self._path, sink)
-        source.start()
-        wait_for(lambda: source.counters.received, "a header")
+    def _read(self, connection: socket.socket, writer: TraceWriter) -> None:
+        rest = b""
+        while data := connection.recv(1 << 20):
+            lines, newline, rest = (rest + data).rpartition(b"\n")
+            if newline:
+                writer.write_lines(lines + newline)
+                self._finished += lines.count(b'"type":"finish"')
+                self._seen += 1
+        writer.close()
 
     def wait(self, count: str) -> None:
         """Until so many requests have ended; a while at most."""
@@ -85,9 +95,10 @@ class Follower:
 
     def detach(self) -> None:
         """Disconnect and finish the file."""
-        if self._source is not None and self._writer is not None:
-            self._source.stop()
-            self._writer.close()
+        if self._socket is not None and self._reader is not None:
+            self._socket.shutdown(socket.SHUT_RDWR)
+            self._reader.join()
+            self._socket.close()
 
 
 class Switch:
