@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ddscope.model import Position, Record
 from ddscope.session.first import FirstPaint
@@ -19,6 +19,9 @@ from ddscope.session.spool import Spool
 from ddscope.session.store import Store
 from ddscope.sources import JournalSource, LogFileSource, Servers, SocketSource
 from ddscope.trace import TraceError, Unknown
+
+if TYPE_CHECKING:
+    from ddscope.remote.attached import AttachedHost  # ssh and all that is only for who attaches to a host
 
 T = TypeVar("T")
 Observer = Callable[[Record | Unknown, int], None]
@@ -77,6 +80,7 @@ class Session:
         self._spool = spool
         self._engine: SocketSource | None = None
         self._servers: Servers | None = None
+        self._hosts: list[AttachedHost] = []
         self._sources: list[tuple[str, Source]] = []
         self._states: list[str] = []
         self._state_moves = 0
@@ -100,12 +104,14 @@ class Session:
         out: Path | None = None,
         units: Sequence[str] = (),
         log_files: Sequence[Path] = (),
+        hosts: Sequence[AttachedHost] = (),
         observers: Sequence[Observer] = (),
     ) -> Session:
         """A live session, started: the engine behind a unix socket, journals of local units, log files.
 
         socket: of an engine that is ours and obeys. servers: sockets, folders or patterns of servers that are not: each
-        rank is a source of its own (`engine/0`, `engine/1`), and none is ever paused.
+        rank is a source of its own (`engine/0`, `engine/1`), and none is ever paused. hosts: what is followed of each;
+        they are closed with the session.
         out: where to record; None keeps it among the recent sessions. Raises TraceError when it cannot be recorded,
         SessionError when two units or two log files have the same name.
         """
@@ -116,9 +122,11 @@ class Session:
         if socket is not None:
             session._engine = SocketSource(socket, session.sink)
             session.add_source("engine", session._engine)
-        if servers:
-            session._servers = Servers(servers, session.sink)
+        if servers or hosts:
+            session._servers = Servers(servers, session.sink if not hosts else session._pulsing)
             session.add_source("servers", session._servers)
+        for host in hosts:
+            session._add_host(host)
         for unit in units:
             session.add_source(f"journal/{unit}", JournalSource(unit, session.sink))
         for path in log_files:
@@ -147,6 +155,19 @@ class Session:
         for observer in observers:
             session.observe(observer)
         return session
+
+    def _add_host(self, host: AttachedHost) -> None:
+        assert self._servers is not None
+        self._hosts.append(host)
+        host.open(self.sink, self._servers.follow)
+        for name, source in host.sources:
+            self.add_source(name, source)
+
+    def _pulsing(self, lines: bytes) -> None:
+        """What hooks tell is also a sign of life, for the hosts' ladders; with several hosts nobody knows whose."""
+        if len(self._hosts) == 1 and self._hosts[0].watch is not None:
+            self._hosts[0].watch.pulse.saw(lines, time.monotonic())
+        self.sink(lines)
 
     def add_source(self, name: str, source: Source) -> None:
         """Add a source before `start`."""
@@ -185,6 +206,8 @@ class Session:
         self._finished = True
         for _, source in self._sources:
             source.stop()
+        for host in self._hosts:
+            host.close()
         self._stopping.set()
         self._wake.set()
         if self._thread is not None:
@@ -272,6 +295,11 @@ class Session:
         return self._servers is not None
 
     @property
+    def hosts(self) -> list[AttachedHost]:
+        """Hosts that are watched."""
+        return list(self._hosts)
+
+    @property
     def gone_s(self) -> float | None:
         """Seconds since the last of all servers was lost; None while one is connected, or when none ever was."""
         return self._servers.gone_s if self._servers is not None else None
@@ -342,6 +370,11 @@ class Session:
         if engine is None or self._finished:
             raise SessionError(f"There is no engine to take `{command}`: this is a recording.")
         engine.send(command, args)
+
+    def take_stacks(self) -> bool:
+        """Ask the hosts for the stacks of their servers; they come as records. False where nobody can be asked."""
+        asked = [host.ask_stacks() for host in self._hosts]
+        return any(asked)
 
     def mark(self, text: str, at: int) -> None:
         """Keep a person's note at a record: in the spool while live, beside the file in a replay (see `marks`).

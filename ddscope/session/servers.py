@@ -12,6 +12,9 @@ from typing import Any
 from ddscope.model import Engine
 from ddscope.session.views import Counters
 
+RANK_FACTS = ("hooks.taps", "hooks.sampling", "versions", "hook.fault")
+"""Facts that a rank tells of itself."""
+
 OTHERS = "not for "
 """How the hooks begin to say that a tap is for other algorithms than the one that runs."""
 

@@ -17,9 +17,10 @@ from ddscope.model import Fact, Header, Mark, Position, Probe, Stack, Tensor
 from ddscope.session import panes
 from ddscope.session.first import FirstPaint, first_paint
 from ddscope.session.marks import MarksBeside
+from ddscope.session.reducer import fact_key
 from ddscope.session.requests import RequestViews
 from ddscope.session.rows import Rows
-from ddscope.session.servers import RankView, rank_view
+from ddscope.session.servers import RANK_FACTS, RankView, rank_view
 from ddscope.session.views import Counters, EngineState, GapRow, LogRow, MarkRow, ProbeRow, TensorRow
 from ddscope.trace import TraceError
 from ddscope.trace.ranks import rank_of
@@ -166,14 +167,15 @@ class Store(RequestViews):
     def ranks(self, at: int | None = None) -> list[RankView]:
         """What every engine source said of itself, in the order of their headers."""
         with self.lock:
-            limit, headers, facts, books = self._limit(at), self._state.headers, self.rank_facts(at), self.counters
+            limit, headers, books = self._limit(at), self._state.headers, self.counters
             views = []
             for src in headers.keys(limit):
                 entry = headers.last(src, limit)
                 found = self.record(entry.number) if entry is not None and entry.value else None
                 if isinstance(found, Header):
                     follower = self._ranks.follower(src)
-                    views.append(rank_view(src, found.engine, follower, facts.get(src, {}), books.get(src)))
+                    told = {name: self._rank_fact(src, name, limit) for name in RANK_FACTS}
+                    views.append(rank_view(src, found.engine, follower, told, books.get(src)))
             return views
 
     def state(self, at: int | None = None) -> EngineState:
@@ -234,6 +236,11 @@ class Store(RequestViews):
         if entry is None or not isinstance(record := self.record(entry.number), Fact):
             return None, None
         return entry.number, record.value
+
+    def _rank_fact(self, src: str, name: str, limit: int) -> Any:
+        entry = self._state.rank_facts.last(fact_key(src, name), limit)
+        record = self.record(entry.number) if entry is not None else None
+        return record.value if isinstance(record, Fact) else None
 
     def _hidden_size(self) -> int | None:
         try:
