@@ -66,6 +66,8 @@ def _part(fields: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _row(value: Any) -> list[Any]:
     """A list, tuple or array as a list; anything else as an empty one."""
+    if type(value) is list:  # the usual case; nobody changes what is returned
+        return value
     tolist = getattr(value, "tolist", None)
     if callable(tolist):
         value = tolist()

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 from ddscope_hooks.taps import trees
 
+Parts = Mapping[str, Sequence[Any]]
+
 
 class Row(NamedTuple):
     """One request of the pass, as the result processor had it.
@@ -51,14 +53,14 @@ class Pass:
     domain: str = "host"
 
 
-def steps(run: Pass, rows: Sequence[Row], parts: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+def steps(run: Pass, rows: Sequence[Row], parts: Parts) -> Iterator[tuple[str, dict[str, Any]]]:
     """A `step` for each row. parts: flat lists of all rows, in the order of the slots."""
     for row in rows:
         yield "step", step(run, row, parts)
 
 
-def step(run: Pass, row: Row, parts: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """Fields of one step."""
+def step(run: Pass, row: Row, parts: Parts) -> dict[str, Any]:
+    """Fields of one step. Called for each request of each pass, beside the server's own thread: every µs counts."""
     fields: dict[str, Any] = {
         "rid": row.rid,
         "step": row.step,
@@ -66,145 +68,175 @@ def step(run: Pass, row: Row, parts: Mapping[str, Sequence[Any]]) -> dict[str, A
         "algorithm": run.algorithm,
         "rank": run.rank,
         "base": row.base,
-        "root": row.root,
-        "bonus": row.run[-1] if len(row.run) == row.length else None,
-        "emitted": list(row.emitted),
     }
-    if run.tree:
-        _nodes(run, row, _Cut(run, row, parts), fields)
-    elif run.chain or run.n == 1:
-        fields["path"] = list(range(row.length))
-    flags = {"graph": run.graph, "overlap": run.overlap, "sampled": row.sampled}
+    if row.root is not None:
+        fields["root"] = row.root
+    if len(row.run) == row.length:
+        fields["bonus"] = row.run[-1]
+    fields["emitted"] = row.emitted
+    flags: dict[str, Any] = {}
+    if run.graph is not None:
+        flags["graph"] = run.graph
+    if run.overlap is not None:
+        flags["overlap"] = run.overlap
+    flags["sampled"] = row.sampled
     if len(row.emitted) < row.length:
         flags["truncated"] = True
-    fields["flags"] = {**flags, **fields.pop("flags", {})}
+    if run.tree:
+        bad = _nodes(run, row, parts, fields)
+        if bad:
+            flags["nonfinite"] = {"target": bad}
+    elif run.chain or run.n == 1:
+        fields["path"] = list(range(row.length))
+    fields["flags"] = flags
     if run.times:
         fields["time"], fields["time_domain"] = run.times, run.domain
     if run.redact == "ids":
         _without_ids(fields)
-    fields["flags"] = {name: value for name, value in fields["flags"].items() if value is not None}
-    return {name: value for name, value in fields.items() if value is not None}
+    return fields
 
 
-class _Cut:
-    """The parts of one row."""
-
-    def __init__(self, run: Pass, row: Row, parts: Mapping[str, Sequence[Any]]) -> None:
-        self._run, self._row, self._parts = run, row, parts
-
-    def get(self, name: str, width: int) -> list[Any] | None:
-        """`width` values of this row; None when the part is not there or is of another size."""
-        values = self._parts.get(name)
-        if values is None or len(values) != width * self._run.size:
-            return None
-        return list(values[width * self._row.slot : width * (self._row.slot + 1)])
-
-    def rest(self, name: str) -> list[Any] | None:
-        """The values of this row, however many there are for each."""
-        values = self._parts.get(name)
-        return None if not values or len(values) % self._run.size else self.get(name, len(values) // self._run.size)
+def _part(run: Pass, row: Row, parts: Parts, name: str, width: int) -> Sequence[Any] | None:
+    """`width` values of this row; None when the part is not there or is of another size."""
+    values = parts.get(name)
+    if values is None or len(values) != width * run.size:
+        return None
+    return values[width * row.slot : width * (row.slot + 1)]
 
 
-def _nodes(run: Pass, row: Row, cut: _Cut, fields: dict[str, Any]) -> None:
-    """Tree, target and path, as far as they are known."""
+def _nodes(run: Pass, row: Row, parts: Parts, fields: dict[str, Any]) -> int:
+    """Tree, target and path, as far as they are known. Returns how many nodes have no finite logit."""
     n = run.n
-    tokens, parents = cut.get("draft", n), _parents(run, cut)
-    if n == 1:
-        tokens, parents = [row.root], [-1]
-    kept = trees.reachable(parents) if parents is not None else None
+    tokens: Sequence[Any] | None = [row.root] if n == 1 else _part(run, row, parts, "draft", n)
+    parents, kept = _shape(run, row, parts)
     if run.padded and kept is not None and parents is not None and tokens is not None:
         kept = trees.without_repeats(kept, parents, tokens)
     if tokens is not None and parents is not None and kept is not None and (n > 1 or row.root is not None):
         fields["root"] = tokens[0]
-        fields["tree"] = _tree(n, tokens, parents, kept, cut)
-    path = _path(run, row, cut, tokens, parents, kept)
+        fields["tree"] = _tree(run, row, parts, tokens, parents, kept)
+    path = _path(run, row, parts, tokens, parents, kept)
     if path is not None:
         fields["path"] = path
-    _target(run, row, cut, kept, path, fields)
+    return _target(run, row, parts, kept, path, fields)
 
 
-def _parents(run: Pass, cut: _Cut) -> list[int] | None:
+def _shape(run: Pass, row: Row, parts: Parts) -> tuple[Sequence[int] | None, Sequence[int] | None]:
+    """(parents, nodes that hang at the root), as far as they are known."""
     n = run.n
-    given = cut.get("parents", n)
-    if given is not None:
-        return given
-    child, sibling = cut.get("next", n), cut.get("sibling", n)
-    if child is not None and sibling is not None:
-        return trees.parents_of_links(child, sibling)
-    if run.chain:
-        return trees.chain(n)
-    mask = cut.get("mask", n * n)
-    return trees.parents_of_mask(mask, n) if mask is not None else None
+    parents = _part(run, row, parts, "parents", n)
+    if parents is None:
+        child, sibling = _part(run, row, parts, "next", n), _part(run, row, parts, "sibling", n)
+        if child is not None and sibling is not None:
+            return trees.shape_of_links(tuple(child), tuple(sibling))
+        if run.chain or n == 1:
+            return trees.chain(n), range(n)
+        mask = _part(run, row, parts, "mask", n * n)
+        if mask is None:
+            return None, None
+        parents = trees.parents_of_mask(mask, n)
+    return parents, trees.reachable(parents)
 
 
-def _tree(n: int, tokens: list[int], parents: list[int], kept: list[int], cut: _Cut) -> dict[str, Any]:
-    place = {node: at for at, node in enumerate(kept)}
-    tree: dict[str, Any] = {
-        "budget": n - 1,
-        "tokens": [tokens[i] for i in kept[1:]],
-        "parents": [place[parents[i]] for i in kept[1:]],
-    }
-    positions = cut.get("positions", n)
+def _tree(
+    run: Pass, row: Row, parts: Parts, tokens: Sequence[int], parents: Sequence[int], kept: Sequence[int]
+) -> dict[str, Any]:
+    n = run.n
+    whole = len(kept) == n  # nothing is left out, so nothing is renumbered
+    tree: dict[str, Any] = {"budget": n - 1}
+    if whole:
+        tree["tokens"], tree["parents"] = tokens[1:], parents[1:]
+    else:
+        place = {node: at for at, node in enumerate(kept)}
+        tree["tokens"] = [tokens[i] for i in kept[1:]]
+        tree["parents"] = [place[parents[i]] for i in kept[1:]]
+    positions = _part(run, row, parts, "positions", n)
     if positions is not None:
-        tree["positions"] = [positions[i] for i in kept]
-    mask = cut.get("mask", n * n)
+        tree["positions"] = positions if whole else [positions[i] for i in kept]
+    mask = _part(run, row, parts, "mask", n * n)
     if mask is not None:
         tree["mask"] = trees.mask_rows(mask, n, kept)
     return tree
 
 
 def _path(
-    run: Pass, row: Row, cut: _Cut, tokens: list[int] | None, parents: list[int] | None, kept: list[int] | None
+    run: Pass,
+    row: Row,
+    parts: Parts,
+    tokens: Sequence[int] | None,
+    parents: Sequence[int] | None,
+    kept: Sequence[int] | None,
 ) -> list[int] | None:
     """Nodes from the root, numbered as in the tree that is written."""
-    n = run.n
+    n, length = run.n, row.length
     if n == 1 or (run.chain and kept is None):
-        return list(range(row.length))
+        return list(range(length))
     if kept is None:
         return None
     nodes: list[int] | None
-    index = cut.rest("accept_index")
-    if index is not None:
-        nodes = [i - row.slot * n for i in index[: row.length]]
+    index = parts.get("accept_index")
+    if index and not len(index) % run.size:
+        wide, first = len(index) // run.size, row.slot * n
+        nodes = [i - first for i in index[wide * row.slot : wide * row.slot + min(length, wide)]]
     elif run.chain:
-        nodes = list(range(row.length))
+        nodes = list(range(length))
     else:
         nodes = trees.walk(tokens, parents, row.run[:-1]) if tokens is not None and parents is not None else None
-    place = {node: at for at, node in enumerate(kept)}
-    if nodes is None or len(nodes) != row.length or any(node not in place for node in nodes):
+    if nodes is None or len(nodes) != length or not length:
         return None
-    return [place[node] for node in nodes]
+    if len(kept) == n:
+        return nodes if min(nodes) >= 0 and max(nodes) < n else None
+    place = {node: at for at, node in enumerate(kept)}
+    return [place[node] for node in nodes] if all(node in place for node in nodes) else None
 
 
 def _target(
-    run: Pass, row: Row, cut: _Cut, kept: list[int] | None, path: list[int] | None, fields: dict[str, Any]
-) -> None:
-    """What the target chose. For a sampled step its likeliest tokens are no choice: only with top-k asked for."""
+    run: Pass,
+    row: Row,
+    parts: Parts,
+    kept: Sequence[int] | None,
+    path: list[int] | None,
+    fields: dict[str, Any],
+) -> int:
+    """What the target chose. Returns how many nodes have no finite logit.
+
+    Of a sampled step the likeliest tokens are no choice: they are told only with top-k asked for.
+    """
     n, k = run.n, run.topk
-    ids, best = cut.get("target", n), cut.get("best", n)
-    values, top, lse = cut.get("topk_values", n * k), cut.get("topk_ids", n * k), cut.get("lse", n)
-    if k and values is not None and top is not None:
+    ids, best = _part(run, row, parts, "target", n), _part(run, row, parts, "best", n)
+    values, top = (_part(run, row, parts, name, n * k) if k else None for name in ("topk_values", "topk_ids"))
+    if values is not None and top is not None:
         best, ids = values[::k], top[::k] if ids is None else ids
-    if best is not None:
-        bad = sum(not math.isfinite(value) for value in best)
-        if bad:
-            fields["flags"] = {"nonfinite": {"target": bad}}
+    bad = 0 if best is None else n - sum(map(math.isfinite, best))
     if ids is None and n == 1 and not row.sampled and row.run:
         ids = [row.run[-1]]
     if ids is None or kept is None or (row.sampled and not k):
-        return
-    target: dict[str, Any] = {"ids": [ids[i] for i in kept]}
-    if k and values is not None and top is not None and lse is not None:
-        target["logprobs"] = [_finite(values[i * k] - lse[i]) for i in kept]
-        if k > 1:
-            target["gap"] = [_finite(values[i * k] - values[i * k + 1]) for i in kept]
-        if path is not None:
-            on = [kept[node] for node in path]
-            target["topk"] = {
-                "ids": [top[i * k : i * k + k] for i in on],
-                "logprobs": [[_finite(value - lse[i]) for value in values[i * k : i * k + k]] for i in on],
-            }
-    fields["target"] = target
+        return bad
+    fields["target"] = {"ids": ids if len(kept) == n else [ids[i] for i in kept]}
+    lse = _part(run, row, parts, "lse", n)
+    if values is not None and top is not None and lse is not None:
+        fields["target"].update(_likeliest(k, values, top, lse, kept, path))
+    return bad
+
+
+def _likeliest(
+    k: int,
+    values: Sequence[float],
+    top: Sequence[int],
+    lse: Sequence[float],
+    kept: Sequence[int],
+    path: list[int] | None,
+) -> dict[str, Any]:
+    """Log-probabilities and lead at every node, and the k likeliest on the path."""
+    told: dict[str, Any] = {"logprobs": [_finite(values[i * k] - lse[i]) for i in kept]}
+    if k > 1:
+        told["gap"] = [_finite(values[i * k] - values[i * k + 1]) for i in kept]
+    if path is not None:
+        on = [kept[node] for node in path]
+        told["topk"] = {
+            "ids": [top[i * k : i * k + k] for i in on],
+            "logprobs": [[_finite(value - lse[i]) for value in values[i * k : i * k + k]] for i in on],
+        }
+    return told
 
 
 def _finite(value: float) -> float | None:

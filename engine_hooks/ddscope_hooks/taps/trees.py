@@ -5,7 +5,9 @@ Nodes that cannot be reached from the root are padding and are left out; the oth
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
+from functools import lru_cache
 
 
 def parents_of_links(first_child: Sequence[int], next_sibling: Sequence[int]) -> list[int]:
@@ -26,6 +28,13 @@ def parents_of_links(first_child: Sequence[int], next_sibling: Sequence[int]) ->
     return parents
 
 
+@lru_cache(maxsize=1024)
+def shape_of_links(first_child: tuple[int, ...], next_sibling: tuple[int, ...]) -> tuple[list[int], Sequence[int]]:
+    """(parents, reachable nodes). The same few trees come again and again; nobody may change what is returned."""
+    parents = parents_of_links(first_child, next_sibling)
+    return parents, reachable(parents)
+
+
 def parents_of_mask(mask: Sequence[int], n: int) -> list[int]:
     """Parent of each of n nodes: the largest node before it that it sees; -1 where there is none.
 
@@ -38,15 +47,19 @@ def parents_of_mask(mask: Sequence[int], n: int) -> list[int]:
     return parents
 
 
+@lru_cache(maxsize=64)
 def chain(n: int) -> list[int]:
-    """Parents of a chain of n nodes, root included."""
+    """Parents of a chain of n nodes, root included. Nobody may change what is returned."""
     return list(range(-1, n - 1))
 
 
-def reachable(parents: Sequence[int]) -> list[int]:
+def reachable(parents: Sequence[int]) -> Sequence[int]:
     """Nodes that hang at the root, ascending, the root first."""
-    kept = [True] + [False] * (len(parents) - 1)
-    for i in range(1, len(parents)):
+    n = len(parents)
+    if n > 1 and min(parents[1:]) >= 0 and all(map(operator.lt, parents, range(n))):
+        return range(n)  # each hangs at one before it
+    kept = [True] + [False] * (n - 1)
+    for i in range(1, n):
         kept[i] = 0 <= parents[i] < i and kept[parents[i]]
     return [i for i, keep in enumerate(kept) if keep]
 
@@ -80,13 +93,15 @@ def walk(tokens: Sequence[int], parents: Sequence[int], accepted: Sequence[int])
 
 def mask_rows(mask: Sequence[int], n: int, kept: Sequence[int]) -> list[str]:
     """Hexadecimal rows of a mask [n * n], of the kept nodes only: bit j of row i says that node i sees node j."""
-    whole = len(kept) == n
-    rows = []
-    for i in kept:
-        row = mask[i * n : (i + 1) * n]
-        bits = bytes(row if whole else [row[j] for j in kept])[::-1].translate(_DIGITS)
-        rows.append(format(int(bits, 2), "x"))
-    return rows
+    if len(kept) < n:
+        mask = [mask[i * n + j] for i in kept for j in kept]
+    return _rows(bytes(mask), len(kept))
+
+
+@lru_cache(maxsize=1024)
+def _rows(mask: bytes, n: int) -> list[str]:
+    digits = mask[::-1].translate(_DIGITS)  # from the last row back, each from its last node
+    return [format(int(digits[at : at + n], 2), "x") for at in range(n * n - n, -1, -n)]
 
 
 _DIGITS = b"0" + b"1" * 255
