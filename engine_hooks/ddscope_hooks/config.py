@@ -16,7 +16,7 @@ MAX_TOPK = 64
 class Sample:
     """What is left out on a busy server.
 
-    every: record each N-th forward pass; 0 records no step at all. rid: only requests whose id begins with it.
+    every: record each N-th decoding pass; 0 records no step at all. rid: only requests whose id begins with it.
     max_bytes_per_s: bound of what steps make as lines; 0 is no bound.
     """
 

@@ -114,6 +114,9 @@ class Mode:
     def is_decode(self) -> bool:
         return self.kind == "decode"
 
+    def is_extend(self) -> bool:
+        return self.kind == "extend"
+
 
 @dataclass
 class Batch:

@@ -82,7 +82,7 @@ class Cargo:
         self.layers = 0
         self.rid = ""
         self.packed: Packed | None = None
-        self.live: Sequence[bool] | None = None
+        self.live: Sequence[int] | None = None
         self.runs: Sequence[Sequence[int]] | None = None
 
 
@@ -111,15 +111,15 @@ class Core:
 
     # -- stations ----------------------------------------------------------------------------------------------------
 
-    def begin(self, rids: Callable[[], Sequence[str]]) -> None:
-        """A forward pass is about to start."""
+    def begin(self, rids: Callable[[], Sequence[str]], prefill: bool) -> None:
+        """A forward pass is about to start. Of a prefill no tensor is taken, and sampling does not count it."""
         if self.sampling.every == 0:
             self.cargo, self.capture, self.gate.closed = None, False, True
             return
         self.gate.closed = False
         self.passes += 1
-        admitted = self.sampling.admit()
-        self.capture = admitted and self.place.lead and self.emitter.watched
+        admitted = prefill or self.sampling.admit()
+        self.capture = admitted and not prefill and self.place.lead and self.emitter.watched
         if self.capture and self.sampling.rid:
             self.capture = any(map(self.sampling.match, rids()))
         self.cargo = Cargo(Clock() if self.capture else None, not admitted)

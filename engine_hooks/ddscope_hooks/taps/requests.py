@@ -89,7 +89,7 @@ class Requests:
         if self._scheduler is None:
             self._scheduler = scheduler
             core.meet(scheduler)
-        core.begin(lambda: [str(req.rid) for req in batch.reqs])
+        core.begin(lambda: [str(req.rid) for req in batch.reqs], batch.forward_mode.is_extend())
 
     def arrive(self, processor: Any, batch: Any, result: Any) -> None:
         """Before a result is processed: which requests it still counts for, and how long their output was."""
