@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddscope.cli.servers import open_session, server_options
+from ddscope.cli.servers import need_servers, open_session, server_options
 
 if TYPE_CHECKING:
     from ddscope.cli.types import Commands
@@ -33,6 +33,7 @@ def _run(args: argparse.Namespace) -> int:
     from ddscope.cli.screen import need_terminal
     from ddscope.diagnose import Diagnosis
 
+    need_servers(args)
     need_terminal()
     diagnosis = Diagnosis()
     with open_session(args, args.out, diagnosis, lambda why: print(f"Waiting. {why}", file=sys.stderr)) as session:

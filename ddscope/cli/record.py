@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddscope.cli.errors import CommandError
-from ddscope.cli.servers import open_session, seconds, server_options
+from ddscope.cli.servers import need_servers, open_session, seconds, server_options
 
 if TYPE_CHECKING:
     from ddscope.cli.recording import RecordProgress
@@ -47,6 +47,7 @@ def _run(args: argparse.Namespace) -> int:
     from ddscope.cli.recording import progress_for, summarise
     from ddscope.diagnose import Diagnosis
 
+    need_servers(args)
     diagnosis = Diagnosis()
     progress = progress_for(args.out)
     try:

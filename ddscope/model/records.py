@@ -248,19 +248,21 @@ class Probe(Record, frozen=True, kw_only=True, omit_defaults=True, tag="probe"):
 
 
 class Thread(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thread of a stack dump, innermost frame first."""
+    """One thread of a stack dump, innermost frame first. active: it was running or ready to, not waiting."""
 
     id: int
     name: str | None = None
     gil: bool | None = None
+    active: bool | None = None
     frames: list[str] = []
 
 
 class Stack(Record, frozen=True, kw_only=True, omit_defaults=True, tag="stack"):
-    """A py-spy dump of one process."""
+    """A py-spy dump of one process. process: what it calls itself."""
 
     type: ClassVar[str] = "stack"
     pid: int
+    process: str | None = None
     threads: list[Thread]
     mode: str | None = None
 

@@ -124,7 +124,7 @@ class SocketSource:
                 self._stopped.wait(wait)
                 wait = min(wait * 2, BACKOFF_S[1])
                 continue
-            wait = BACKOFF_S[0]
+            before = self._bytes
             try:
                 self._serve(sock)
             except OSError as e:
@@ -136,6 +136,11 @@ class SocketSource:
                 with self._sending:
                     self._sock = None
                 sock.close()
+            if self._bytes > before:
+                wait = BACKOFF_S[0]
+            else:  # a forwarded socket takes connections also when nobody is at its other end
+                self._stopped.wait(wait)
+                wait = min(wait * 2, BACKOFF_S[1])
 
     def _connect(self) -> socket.socket:
         check_socket(self.path, self._uids)

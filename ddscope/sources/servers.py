@@ -87,6 +87,10 @@ class Servers:
         for member in self.members:
             member.stop()
 
+    def follow(self, path: Path) -> None:
+        """Follow one more socket, whether or not somebody listens on it yet."""
+        self._add(Path(os.path.abspath(path)))
+
     def send(self, command: str, args: dict[str, Any], by: str = "viewer") -> None:
         """Give every connected server a command. Raises SourceError when one took none, or none is connected."""
         members = [member for member in self.members if member.state == "connected"]

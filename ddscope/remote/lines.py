@@ -1,0 +1,217 @@
+"""Log lines of a host without a journal: a file that is followed by inode and offset, or what a command prints.
+
+A file goes on where it was after a lost connection; of a command nobody knows what was missed, so a gap says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import threading
+from collections.abc import Callable
+from typing import IO, Any, Literal
+
+from ddscope.remote.agent import payload, python_on, starter
+from ddscope.remote.host import Host, HostError
+from ddscope.sources.lines import LONGEST, LogLines, priority_of, stamp_of
+
+BACKOFF_S = (0.5, 10.0)
+READ = 1 << 18
+GUARD = """
+"$@" </dev/null & p=$!
+{ cat >/dev/null; kill $p; } <&3 >/dev/null 2>&1 & g=$!
+wait $p; s=$?
+kill $g 2>/dev/null
+exit $s
+"""  # what runs there ends with the connection, also while it prints nothing
+
+
+class _Lines:
+    """What both have: a thread that runs a process there again and again, lines cut from its bytes."""
+
+    def __init__(self, host: Host, what: str, name: str, sink: Callable[[bytes], object]) -> None:
+        self.state: Literal["connecting", "connected", "lost"] = "connecting"
+        self.reason = f"Waiting for {what} on {host.name}."
+        self.host = host
+        self._what = what
+        self._lines = LogLines(f"log/{name}", sink)
+        self._unit = name
+        self._rest = b""
+        self._stamp: int | None = None
+        self._told_lost = False
+        self._stopped = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def received(self) -> int:
+        """Records handed on."""
+        return self._lines.received
+
+    def start(self) -> None:
+        """Begin in the background."""
+        self._thread = threading.Thread(target=self._run, name=f"source {self._lines.src}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; what has no newline yet is told as partial."""
+        self._stopped.set()
+        process = self._process
+        if process is not None:
+            process.kill()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        wait = BACKOFF_S[0]
+        try:
+            while not self._stopped.is_set():
+                before = self._lines.received
+                try:
+                    self._once()
+                except HostError as problem:
+                    self._lost(str(problem), certain=False)
+                wait = BACKOFF_S[0] if self._lines.received > before else min(wait * 2, BACKOFF_S[1])
+                self._stopped.wait(wait)
+            self._finish()
+        except Exception as error:  # the sink could not take it
+            self.state, self.reason = "lost", f"Lines of {self._what} cannot be kept: {error}"
+
+    def _once(self) -> None:
+        raise NotImplementedError
+
+    def _popen(self, command: list[str], first: bytes = b"") -> subprocess.Popen[bytes]:
+        try:
+            process = self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise HostError(f"{command[0]} cannot be run: {error.strerror or error}.") from None
+        assert process.stdin is not None
+        if self._stopped.is_set():
+            process.kill()
+        with contextlib.suppress(OSError):  # it has ended, and its status says why
+            process.stdin.write(first)
+            process.stdin.flush()
+        return process
+
+    def _end(self, process: subprocess.Popen[bytes]) -> str:
+        """Its last words."""
+        process.kill()
+        assert process.stderr is not None
+        said = process.stderr.read().decode("utf-8", "replace").strip().splitlines()
+        process.wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+        return said[-1].strip() if said else ""
+
+    def _take(self, data: bytes) -> None:
+        *lines, rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._tell(line.removesuffix(b"\r"), ended=True)
+        whole = len(rest) // LONGEST * LONGEST
+        if whole:
+            self._tell(rest[:whole], ended=False)
+        self._rest = rest[whole:]
+        self.state, self.reason, self._told_lost = "connected", "", False
+        self._lines.flush()
+
+    def _tell(self, line: bytes, *, ended: bool) -> None:
+        self._stamp = stamp_of(line) or self._stamp
+        priority = priority_of(line)
+        while len(line) > LONGEST:
+            self._lines.log(line[:LONGEST], t=self._stamp, unit=self._unit, priority=priority, partial=True)
+            line, priority = line[LONGEST:], None
+        self._lines.log(line, t=self._stamp, unit=self._unit, priority=priority, partial=not ended)
+
+    def _finish(self) -> None:
+        if self._rest:
+            self._tell(self._rest, ended=False)
+            self._rest = b""
+        self._lines.flush()
+
+    def _lost(self, reason: str, *, certain: bool) -> None:
+        """certain: something may be missing now; otherwise it goes on where it was."""
+        self.state, self.reason = "lost", reason
+        if certain and not self._told_lost:
+            self._told_lost = True
+            self._finish()
+            self._lines.gap("disconnected")
+            self._lines.flush()
+
+
+class RemoteFile(_Lines):
+    """A log file of a host. path: there. last: how many lines that are there already are told (None: all)."""
+
+    def __init__(
+        self, host: Host, path: str, sink: Callable[[bytes], object], *, last: int | None = 1000, name: str = ""
+    ) -> None:
+        super().__init__(host, path, name or path.rpartition("/")[2], sink)
+        self._options: dict[str, Any] = {"path": path, "last": last, "inode": 0, "offset": 0}
+
+    def _once(self) -> None:
+        command = self.host.command([python_on(self.host), "-c", starter("follow")])
+        process = self._popen(command, payload(self._options, ("", "follow")))
+        assert process.stdout is not None
+        try:
+            while self._frame(process.stdout):
+                pass
+        finally:
+            said = self._end(process)
+        if not self._stopped.is_set():
+            self.state = "lost"
+            lost = not self.host.connected
+            why = f"The connection to {self.host.name} was lost" if lost else f"{said or 'It ended'}"
+            self.reason = f"{why.rstrip('.')}; {self._what} goes on where it was."
+
+    def _frame(self, out: IO[bytes]) -> bool:
+        head = out.readline().split(b" ", 3)
+        if len(head) != 4:
+            return False
+        inode, offset, length, word = int(head[0]), int(head[1]), int(head[2]), head[3].strip()
+        data = out.read(length)
+        if len(data) < length:
+            return False  # cut in the middle: it comes again
+        if word == b"missing":
+            why = data.decode("utf-8", "replace")
+            self.state, self.reason = "connecting", f"{self._what} cannot be read on {self.host.name}: {why}."
+            return True
+        if word != b"data":
+            self._finish()
+            if word == b"cut":
+                self._lines.gap("cursor_lost")
+        self._options.update(inode=inode, offset=offset)
+        self._take(data)
+        return True
+
+
+class CommandLines(_Lines):
+    """What a shell command on a host prints, its standard error included. command: as a person types it."""
+
+    def __init__(self, host: Host, command: str, sink: Callable[[bytes], object], *, name: str = "") -> None:
+        super().__init__(host, f"`{command}`", name or command.split()[0].rpartition("/")[2], sink)
+        self._command = command
+
+    def _once(self) -> None:
+        guard = ["sh", "-c", f'exec 3<&0; set -- sh -c "$1"; {GUARD}', "sh", f"{{ {self._command}\n}} 2>&1"]
+        process = self._popen(self.host.command(guard))
+        assert process.stdout is not None
+        try:
+            while data := process.stdout.read1(READ):  # type: ignore[attr-defined]
+                self._take(data)
+            status = process.wait()
+        finally:
+            said = self._end(process)
+        if self._stopped.is_set():
+            return
+        if not self.host.connected:
+            why = f"The connection to {self.host.name} was lost; what {self._what} printed is missing."
+            self._lost(why, certain=True)
+        else:
+            words = f": {said}" if said else ""
+            self._lost(f"{self._what} ended with status {status}{words}; it is started again.", certain=True)

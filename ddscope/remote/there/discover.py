@@ -1,0 +1,274 @@
+"""Which servers of language models a host has: units, processes, ports, arguments, Python, packages. One look."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import subprocess
+from typing import Any
+
+from ddscope.remote.there import procs
+
+WORDS = re.compile(r"sglang|vllm", re.I)
+PORTS = {"sglang": 30000, "vllm": 8000}
+PACKAGES = re.compile(
+    r"(sglang|vllm|torch|triton|transformers|flashinfer(_python|_cubin)?|sgl_kernel|sglang_kernel|ddscope|xgrammar|numpy)$"
+)
+UNIT_FOLDERS = (
+    "/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system",
+)  # fmt: skip
+SHOWN = (
+    "Id", "LoadState", "ActiveState", "SubState", "Result", "MainPID", "NRestarts", "ExecMainCode", "ExecMainStatus",
+    "StateChangeTimestampMonotonic", "FragmentPath", "StatusText", "ControlGroup",
+)  # fmt: skip
+
+
+def kind_of(one: procs.Process) -> str:
+    """`sglang`, `vllm`, or "" for another process."""
+    words = one.argv
+    if not words:
+        return ""
+    for kind in ("sglang", "vllm"):
+        if words[0].lower().startswith(kind + "::"):
+            return kind
+    program = os.path.basename(procs.link(f"/proc/{one.pid}/exe") or words[0])
+    if not (program.startswith("python") or program in ("sglang", "vllm")):
+        return ""  # a shell, a container's client, ssh: it only names a server
+    for place, word in enumerate(words):
+        if word == "sglang.launch_server" or word.endswith("sglang/launch_server.py"):
+            return "sglang"
+        if word.startswith("vllm.entrypoints."):
+            return "vllm"
+        base = os.path.basename(word)
+        if base in ("sglang", "vllm") and words[place + 1 : place + 2] == ["serve"]:
+            return base
+    return ""
+
+
+def roots(known: dict[int, procs.Process]) -> list[int]:
+    """Servers: processes of a kind that no other one started."""
+    kinds = {pid for pid, one in known.items() if kind_of(one)}
+    found = []
+    for pid in sorted(kinds):
+        above, above_all = known[pid].ppid, set()
+        while above in known and above not in above_all:
+            above_all.add(above)
+            above = known[above].ppid
+        if not above_all & kinds:
+            found.append(pid)
+    return found
+
+
+# units -----------------------------------------------------------------------------------------------------------
+
+
+def systemctl(*words: str) -> str:
+    """What systemctl prints; empty where there is no systemd or it says nothing."""
+    try:
+        done = subprocess.run(
+            ["systemctl", *words],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=10,
+            check=False,
+            env=dict(os.environ, LC_ALL="C.UTF-8", SYSTEMD_COLORS="0", SYSTEMD_PAGER=""),
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.decode("utf-8", "replace")
+
+
+def unit_state(unit: str, user: bool = False) -> dict[str, str]:
+    """Properties of a unit; empty where systemd does not answer."""
+    options = ["--user"] if user else []
+    text = systemctl(*options, "show", "--property=" + ",".join(SHOWN), "--", unit)
+    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+
+
+def unit_of(pid: int) -> tuple[str, bool]:
+    """The service unit a process belongs to, and whether it is one of a user's; "" for none."""
+    for line in procs.read(f"/proc/{pid}/cgroup").decode("utf-8", "replace").splitlines():
+        path = line.split(":", 2)[-1]
+        services = [part for part in path.split("/") if part.endswith(".service")]
+        if services and (line.startswith("0::") or ":name=systemd:" in line):
+            user = services[0].startswith("user@") and len(services) > 1
+            if services[-1].startswith("user@"):
+                return "", False
+            return services[-1], user
+    return "", False
+
+
+def container_of(pid: int) -> str:
+    """The container a process runs in, "" for none."""
+    text = procs.read(f"/proc/{pid}/cgroup").decode("utf-8", "replace")
+    found = re.search(r"(docker|libpod|crio|containerd)[-/:]?([0-9a-f]{12})[0-9a-f]{52}", text)
+    return found.group(1) + " " + found.group(2) if found else ""
+
+
+def units_that_serve() -> list[str]:
+    """Service units whose files name a server, running or not."""
+    found = []
+    for folder in UNIT_FOLDERS:
+        for path in sorted(glob.glob(folder + "/*.service")):
+            text = procs.read(path, 1 << 16).decode("utf-8", "replace")
+            commands = re.findall(r"^\s*ExecStart\s*=((?:.*\\\n)*.*)$", text, re.M)
+            name = os.path.basename(path)
+            if any(WORDS.search(command) for command in commands) or (commands and WORDS.search(name)):
+                found.append(name)
+    return list(dict.fromkeys(found))
+
+
+# one server ------------------------------------------------------------------------------------------------------
+
+
+def describe(root: int, known: dict[int, procs.Process], unit: str = "", port: int = 0) -> dict[str, Any]:
+    """What is known of the server whose first process is `root`."""
+    family = procs.tree(root, known)
+    pids = [one.pid for one in family]
+    main = next((one for one in family if kind_of(one)), family[0])
+    kind = kind_of(main)
+    own, user = unit_of(root)
+    args = procs.arguments(main.argv)
+    listening = procs.listening_tcp(pids)
+    address, chosen = _port(kind, args, listening, port)
+    python = python_of(family)
+    told = {
+        "kind": kind,
+        "unit": unit or own,
+        "user_unit": user and not unit,
+        "container": container_of(root),
+        "pid": root,
+        "start": known[root].start,
+        "started": procs.started(known[root]),
+        "address": address,
+        "port": chosen,
+        "listening": [list(pair) for pair in listening],
+        "args": args,
+        "python": python,
+        "packages": packages(main.pid, python),
+        "processes": [{"pid": one.pid, "ppid": one.ppid, "name": one.title} for one in family],
+        "sockets": hook_sockets(pids),
+    }
+    return {name: value for name, value in told.items() if value not in ("", None, False)}
+
+
+def _port(kind: str, args: dict[str, str], listening: list[tuple[str, int]], wanted: int) -> tuple[str, int]:
+    """(address, port) where requests go: as asked, as in the arguments, else the lowest on which it listens."""
+    said = args.get("port", "")
+    number = wanted or (int(said) if said.isdigit() else 0)
+    for address, port in listening:
+        if port == number or (not number and port == PORTS.get(kind)):
+            return address, port
+    if not number and len(listening) and kind not in PORTS:
+        return listening[0]
+    host = args.get("host", "")
+    usable = host if host and host not in ("0.0.0.0", "::", "localhost") else "127.0.0.1"
+    return usable, number or PORTS.get(kind, 0)
+
+
+def python_of(family: list[procs.Process]) -> str:
+    """The Python that runs the server, as its environment is entered; "" when that cannot be told."""
+    for one in family:
+        if not os.path.basename(procs.link(f"/proc/{one.pid}/exe")).startswith("python"):
+            continue
+        first = one.argv[0] if one.argv else ""
+        if first.startswith("/") and os.path.exists(f"/proc/{one.pid}/root{first}"):
+            return first
+        venv = procs.environ(one.pid).get("VIRTUAL_ENV", "")
+        if venv:
+            return venv + "/bin/python"
+        for folder in procs.environ(one.pid).get("PATH", "").split(":"):
+            if first and folder.startswith("/") and os.path.exists(f"/proc/{one.pid}/root{folder}/{first}"):
+                return folder + "/" + first
+        return procs.link(f"/proc/{one.pid}/exe")
+    return ""
+
+
+def packages(pid: int, python: str) -> dict[str, str]:
+    """Versions of the packages that matter, by the folders that the process or its Python uses."""
+    prefix = os.path.dirname(os.path.dirname(python)) if python else ""
+    patterns = ["lib/python3*/site-packages", "lib/python3*/dist-packages", "lib/python3/dist-packages"]
+    folders = [folder for pattern in patterns for folder in glob.glob(f"/proc/{pid}/root{prefix}/{pattern}")]
+    maps = procs.read(f"/proc/{pid}/maps", 1 << 24).decode("utf-8", "replace")
+    loaded = sorted(set(re.findall(r" (/\S*?/(?:site|dist)-packages)/", maps)))
+    folders += [f"/proc/{pid}/root{path}" for path in loaded]
+    found: dict[str, str] = {}
+    for folder in folders:
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            continue
+        for name in names:
+            if name.endswith(".dist-info"):
+                package, _, version = name[:-10].rpartition("-")
+                if PACKAGES.match(package):
+                    found.setdefault(package, version)
+    return dict(sorted(found.items()))
+
+
+def hook_sockets(pids: list[int]) -> list[str]:
+    """Sockets of ddscope's hooks on which these processes listen, by what DDSCOPE says in their environment."""
+    patterns = []
+    for pid in pids:
+        for target in procs.environ(pid).get("DDSCOPE", "").split(","):
+            scheme, _, path = target.strip().partition(":")
+            if scheme == "unix" and path:
+                wild = re.escape(path).replace("%p", r"\d+").replace("%r", r"[\w.-]+").replace(r"\%p", r"\d+")
+                patterns.append(re.compile(wild + "$"))
+    if not patterns:
+        return []
+    paths = [path for pid in pids for path in procs.listening_unix([pid])]
+    return [path for path in dict.fromkeys(paths) if any(pattern.match(path) for pattern in patterns)]
+
+
+# the host --------------------------------------------------------------------------------------------------------
+
+
+def look(unit: str = "", pid: int = 0, port: int = 0) -> dict[str, Any]:
+    """Servers of this host, or the one that was named; units that would serve and do not run; problems as sentences."""
+    known = procs.processes()
+    servers, problems = [], []
+    idle: list[dict[str, str]] = []
+    if unit:
+        unit = unit if "." in unit.rpartition("/")[2] else unit + ".service"
+        state = unit_state(unit)
+        root = int(state.get("MainPID") or 0)
+        if root in known:
+            servers.append(describe(root, known, unit, port))
+        elif state.get("LoadState") == "not-found":
+            problems.append(f"systemd knows no unit {unit}")
+        else:
+            idle.append(dict(state, Id=state.get("Id") or unit))
+    elif pid:
+        if pid in known:
+            servers.append(describe(pid, known, "", port))
+        else:
+            problems.append(f"there is no process {pid}")
+    else:
+        found = roots(known)
+        if port:
+            holder = procs.pid_of_port(port, known)
+            here = {root for root in found if port in [p for _, p in procs.listening_tcp(_pids(root, known))]}
+            named = {root for root in found if procs.arguments(known[root].argv).get("port") == str(port)}
+            found = sorted(here or named) or ([holder] if holder else [])
+            if not found:
+                problems.append(f"nobody listens on port {port}")
+        servers = [describe(root, known, "", port) for root in found]
+        running = {server.get("unit") for server in servers}
+        if not port:
+            idle = [unit_state(name) for name in units_that_serve() if name not in running]
+    return {
+        "host": os.uname().nodename,
+        "boot_id": procs.read("/proc/sys/kernel/random/boot_id").decode().strip(),
+        "machine": os.uname().machine,
+        "uid": os.geteuid(),
+        "systemd": os.path.isdir("/run/systemd/system"),
+        "servers": servers,
+        "idle": [{"unit": state.get("Id", ""), "state": state.get("ActiveState", "")} for state in idle],
+        "problems": problems,
+    }
+
+
+def _pids(root: int, known: dict[int, procs.Process]) -> list[int]:
+    return [one.pid for one in procs.tree(root, known)]

@@ -1,0 +1,257 @@
+"""A source of `probe`, `stack` and `fact` records: the agent on a host, kept running over lost connections.
+
+Asks for stacks by itself when a rung fails that stacks can explain. What is shown of it is not known here.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ddscope.model import Fact, Gap, Probe, Record, Stack, Thread
+from ddscope.remote import pushing
+from ddscope.remote.agent import Agent
+from ddscope.remote.host import Host, HostError
+from ddscope.remote.pulse import Pulse
+from ddscope.trace import encode
+
+BACKOFF_S = (0.5, 10.0)
+BEAT_S = 1.0
+RETELL_S = 30.0
+SAMPLES = 5
+CLOCK_EVERY_S = 600.0
+SECOND_DUMP_S = 10.0
+DUMPS_APART_S = 60.0
+STALLS = ("process", "health", "generate", "progress")
+"""Rungs whose failing is looked into with stacks."""
+
+
+class Numbered:
+    """Makes records of one source: seqs from 0, encoded, to the sink."""
+
+    def __init__(self, src: str, sink: Callable[[bytes], object]) -> None:
+        self.src = src
+        self._sink = sink
+        self._next = 0
+        self._lock = threading.Lock()
+
+    def put(self, kind: type[Record], at: dict[str, Any], **fields: Any) -> None:
+        """One record. at: its `t` and `mono`; without them, now."""
+        t = at.get("t", time.time_ns() // 1000)
+        mono = at.get("mono", time.monotonic_ns() // 1000)
+        with self._lock:
+            record = kind(src=self.src, seq=self._next, t=t, mono=mono, **fields)
+            self._next += 1
+            self._sink(encode(record))
+
+
+class HostWatch:
+    """`state` is connecting, connected or lost; `reason` says why. `server`: what is known of the server now.
+
+    options: as `there.agent.Agent` takes them. suffix: of the source ids, "/<host>" where there are several hosts.
+    on_server: told whenever what is known of the server changed, on this source's thread.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        sink: Callable[[bytes], object],
+        options: dict[str, Any],
+        *,
+        suffix: str = "",
+        on_server: Callable[[dict[str, Any]], None] = lambda _: None,
+    ) -> None:
+        self.host = host
+        self.state = "connecting"
+        self.reason = f"Connecting to {host.name}."
+        self.server: dict[str, Any] = {}
+        self.pulse = Pulse()
+        self._probes, self._stacks = Numbered(f"probe{suffix}", sink), Numbered(f"stack{suffix}", sink)
+        self._options = options
+        self._on_server = on_server
+        self._agent: Agent | None = None
+        self._stopped = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._failing: set[str] = set()
+        self._clock: list[tuple[int, int]] = []  # (round trip, offset) in µs
+        self._asked_ns = 0
+        self._next_clock = 0.0
+        self._next_dump: float | None = None
+        self._last_dump = float("-inf")
+        self._py_spy = ""
+        self._pulse_told: tuple[bool | None, float] = (None, 0.0)
+
+    # running --------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin in the background."""
+        for work in (self._run, self._beat):
+            thread = threading.Thread(target=work, name=f"watch {self.host.name}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self) -> None:
+        """End; nothing reaches the sink afterwards."""
+        self._stopped.set()
+        agent = self._agent
+        if agent is not None:
+            agent.close()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+        if self._py_spy:
+            pushing.remove(self.host, self._py_spy)
+
+    def _run(self) -> None:
+        wait = BACKOFF_S[0]
+        while not self._stopped.is_set():
+            try:
+                self._serve()
+                wait = BACKOFF_S[0]
+            except HostError as problem:
+                self._lost(str(problem))
+                wait = min(wait * 2, BACKOFF_S[1])
+            except Exception as error:  # the sink could not take it
+                self._lost(f"What {self.host.name} tells cannot be kept: {error}")
+                return
+            self._stopped.wait(wait)
+
+    def _serve(self) -> None:
+        """One life of the agent. Raises HostError when it cannot be started, or ended before it said anything."""
+        agent = self._agent = Agent(self.host, self._options)
+        heard = False
+        try:  # `stop` sets the event before it looks for an agent to close
+            while not self._stopped.is_set() and (message := agent.read()) is not None:
+                if not heard:
+                    heard, self._next_clock, self._clock = True, 0.0, []
+                    self.state, self.reason = "connected", ""
+                self._take(message)
+            if not self._stopped.is_set():
+                why = agent.why_it_ended()
+                if not heard:
+                    raise HostError(why)
+                self._lost(why)
+        finally:
+            agent.close()
+
+    def _lost(self, reason: str) -> None:
+        if self.state == "connected":
+            self._probes.put(Gap, {}, of=self._probes.src, count=None, reason="disconnected")
+        self.state, self.reason = "lost", reason
+
+    def ask_stacks(self) -> None:
+        """Ask for the stacks of all processes now."""
+        self._last_dump = time.monotonic()
+        self._ask({"ask": "stacks", "py_spy": self._py_spy})
+
+    def ask_look(self) -> None:
+        """Ask for all rungs now."""
+        self._ask({"ask": "look"})
+
+    def _ask(self, message: dict[str, Any]) -> None:
+        agent = self._agent
+        if agent is not None:
+            agent.ask(message)
+
+    # what it tells --------------------------------------------------------------------------------------------
+
+    def _take(self, message: dict[str, Any]) -> None:
+        kind = message["kind"]
+        if kind == "probe":
+            self._rung(message)
+        elif kind == "server":
+            self._take_server(message)
+        elif kind == "clock":
+            self._take_clock(message)
+        elif kind == "stacks":
+            self._take_stacks(message)
+        elif kind == "no_py_spy":
+            self._push_py_spy(message)
+        elif kind == "host" and message.get("problems"):
+            self.reason = f"On {self.host.name}, {'; '.join(message['problems'])}."
+
+    def _rung(self, told: dict[str, Any]) -> None:
+        rung, ok = str(told["rung"]), bool(told["ok"])
+        self._probes.put(Probe, told, rung=rung, ok=ok, ms=told.get("ms"), detail=told.get("detail"))
+        if ok:
+            self._failing.discard(rung)
+        elif rung not in self._failing:
+            self._failing.add(rung)
+            now = time.monotonic()
+            if rung in STALLS and self.server.get("pid") and now - self._last_dump > DUMPS_APART_S:
+                self._next_dump = now + SECOND_DUMP_S
+                self.ask_stacks()
+
+    def _take_server(self, message: dict[str, Any]) -> None:
+        self.server = message["server"]
+        told = {name: value for name, value in self.server.items() if name not in ("args", "listening", "start")}
+        self._probes.put(Fact, message, name="host.server", value={"host": self.host.name, **told})
+        self._on_server(self.server)
+
+    def _take_clock(self, message: dict[str, Any]) -> None:
+        now_ns = time.time_ns()
+        rtt = (now_ns - self._asked_ns) // 1000
+        self._clock.append((rtt, message["t"] - (self._asked_ns + now_ns) // 2000))
+        if len(self._clock) < SAMPLES:
+            self._ask_clock()
+            return
+        rtt, offset = min(self._clock)
+        self._clock = []
+        value = {"host": self.host.name, "offset_us": offset, "rtt_us": rtt}
+        self._probes.put(Fact, message, name="host.clock", value=value)
+
+    def _ask_clock(self) -> None:
+        self._asked_ns = time.time_ns()
+        self._ask({"ask": "clock"})
+
+    def _take_stacks(self, message: dict[str, Any]) -> None:
+        for stack in message["stacks"]:
+            threads = [
+                Thread(
+                    id=one["id"], name=one.get("name"), gil=one.get("gil"), active=one["active"], frames=one["frames"]
+                )
+                for one in stack["threads"]
+            ]
+            self._stacks.put(
+                Stack, message, pid=stack["pid"], process=stack["process"], threads=threads, mode=stack["mode"]
+            )
+        for problem in message["problems"]:
+            self._refused(message, problem)
+
+    def _push_py_spy(self, message: dict[str, Any]) -> None:
+        try:
+            self._py_spy = pushing.push_py_spy(self.host, str(message.get("machine", "")))
+        except HostError as problem:
+            self._refused(message, str(problem))
+            return
+        self._ask({"ask": "stacks", "py_spy": self._py_spy})
+
+    def _refused(self, at: dict[str, Any], why: str) -> None:
+        self._stacks.put(Fact, at, name="stack.refused", value={"host": self.host.name, "why": why})
+
+    # by the clock ---------------------------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        while not self._stopped.wait(BEAT_S):
+            if self.state != "connected":
+                continue
+            now = time.monotonic()
+            if now >= self._next_clock:
+                self._next_clock = now + CLOCK_EVERY_S
+                self._ask_clock()
+            if self._next_dump is not None and now >= self._next_dump:
+                self._next_dump = None
+                if self._failing:
+                    self.ask_stacks()
+            self._tell_pulse(now)
+
+    def _tell_pulse(self, now: float) -> None:
+        verdict = self.pulse.verdict(now)
+        if verdict is None:
+            return
+        ok, at = self._pulse_told
+        if verdict.ok != ok or now - at > RETELL_S:
+            self._pulse_told = (verdict.ok, now)
+            self._rung({"rung": "progress", "ok": verdict.ok, "detail": verdict.words})
