@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ddscope import __version__
-from ddscope.cli import attach, completion, doctor, findings, record, replay, run, trace
+from ddscope.cli import attach, completion, doctor, findings, hooks, record, replay, run, trace
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -17,6 +17,6 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"ddscope {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (run, attach, record, replay, trace, findings, doctor, completion):
+    for module in (run, attach, record, replay, trace, findings, doctor, hooks, completion):
         module.add(commands)
     return parser

@@ -8,11 +8,29 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ddscope.remote.doctor.bundle import doctor_script
+from ddscope.remote.bundle import script
 from ddscope.remote.host import Done, HostError
 
 ANSWER_LIMIT = 96 << 20
 """Bytes of an answer that are read; the script keeps to a fraction of it."""
+
+
+SCRIPT = tuple(
+    f"ddscope.remote.doctor.probe.{name}"
+    for name in (
+        "secret",
+        "commands",
+        "machine",
+        "packages",
+        "contents",
+        "calls",
+        "loading",
+        "process",
+        "units",
+        "main",
+    )
+)
+"""Modules of the script, each after those that it imports."""
 
 
 class Runs(Protocol):
@@ -223,7 +241,7 @@ def collect(host: Runs, python: str, plan: dict[str, Any], timeout: float = 300.
     plan: what `probe.main.collect` takes.
     """
     # -B: nothing is written there, no byte code either.
-    done = host.run([python, "-B", "-"], input=doctor_script(plan), timeout=timeout)
+    done = host.run([python, "-B", "-"], input=script(SCRIPT, "main", plan), timeout=timeout)
     said = done.err.decode("utf-8", "replace").strip().splitlines()
     if done.status in (126, 127):
         raise HostError(f"{host.name} has no {python} that can be run: name the server's Python with --python.")

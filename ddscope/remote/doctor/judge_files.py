@@ -29,20 +29,20 @@ def judge(found: Collected, audited: Audit) -> Iterator[Item]:
                     yield _predicate(found, predicate)
                 for member in file.members:
                     title = f"{shown(member.enum)}.{shown(member.name)} is new: which gates let it through?"
-                    lines = (
+                    gates = (
                         f"true: {several(member.true, 40) or 'none'}",
                         f"false: {several(member.false, 40) or 'none'}",
                     )
-                    yield Item("skew.files", "info", title, lines)
+                    yield Item("skew.files", "info", title, gates)
         else:
             yield _as_in_wheel(package)
     if found.unmet:
-        lines = tuple(f"{row.package} {row.version}, wanted {row.wanted}" for row in found.unmet)
+        pins = tuple(f"{row.package} {row.version}, wanted {row.wanted}" for row in found.unmet)
         yield Item(
             "env.abi",
             "warning",
             f"{count(len(found.unmet), 'package')} are not of the version that sglang pins.",
-            lines,
+            pins,
         )
 
 

@@ -1,4 +1,4 @@
-"""Running a tool of the host: its output, or the sentence why there is none. Never raises, never waits for long."""
+"""Small things: running a tool of the host (its output, or why there is none), reading a file, text for JSON."""
 
 from __future__ import annotations
 
@@ -49,3 +49,16 @@ def read_text(path: str, limit: int = 1 << 20) -> str | None:
 def named(pairs: dict[str, Any]) -> dict[str, Any]:
     """Without what is not known."""
     return {name: value for name, value in pairs.items() if value is not None}
+
+
+def plain(value: Any) -> Any:
+    """Strings that any JSON reader takes: file names that are not UTF-8 with their bytes as \\xNN."""
+    if isinstance(value, str):
+        try:
+            data = value.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:  # half of a pair, from somebody's JSON
+            data = value.encode("utf-8", "backslashreplace")
+        return data.decode("utf-8", "backslashreplace")
+    if isinstance(value, dict):
+        return {plain(name): plain(inner) for name, inner in value.items()}
+    return [plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ddscope.remote.doctor.probe import calls, contents, loading, machine, packages, process, units
+from ddscope.remote.doctor.probe import calls, commands, contents, loading, machine, packages, process, units
 
 CHECKED = (
     "sglang",
@@ -87,19 +87,6 @@ def _loading(dists: dict[str, Any], environment: dict[str, str], seconds: float)
     return rows
 
 
-def plain(value: Any) -> Any:
-    """Strings that any JSON reader takes: file names that are not UTF-8 with their bytes as \\xNN."""
-    if isinstance(value, str):
-        try:
-            data = value.encode("utf-8", "surrogateescape")
-        except UnicodeEncodeError:  # half of a pair, from somebody's JSON
-            data = value.encode("utf-8", "backslashreplace")
-        return data.decode("utf-8", "backslashreplace")
-    if isinstance(value, dict):
-        return {plain(name): plain(inner) for name, inner in value.items()}
-    return [plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
-
-
 def main(plan: dict[str, Any]) -> None:
     """Run it as a script: whatever an import prints goes to standard error."""
     sys.dont_write_bytecode = True
@@ -107,6 +94,6 @@ def main(plan: dict[str, Any]) -> None:
     os.dup2(2, 1)
     # Standard input is the script: the folder it happens to run in is no place to import from.
     sys.path[:] = [entry for entry in sys.path if entry not in ("", os.getcwd())]
-    data = json.dumps(plain(collect(plan)), ensure_ascii=True, default=str).encode() + b"\n"
+    data = json.dumps(commands.plain(collect(plan)), ensure_ascii=True, default=str).encode() + b"\n"
     with os.fdopen(out, "wb") as file:
         file.write(data)

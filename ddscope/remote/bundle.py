@@ -24,17 +24,18 @@ def _load(sources):
 """
 
 
-def script(package: str, modules: Sequence[str], call: str, argument: Mapping[str, Any]) -> bytes:
-    """A script that makes `modules` of `package` importable, in this order, and calls one function of the last."""
-    folder = resources.files(package)
-    sources = [(f"{package}.{name}", folder.joinpath(f"{name}.py").read_text("utf-8")) for name in modules]
+def script(modules: Sequence[str], call: str, argument: Mapping[str, Any]) -> bytes:
+    """A script that makes modules of ours importable, in this order, and calls one function of the last.
+
+    modules: by their whole names; they may import each other and the standard library. argument: as JSON.
+    """
+    sources = [(name, _source(name)) for name in modules]
     # JSON is ASCII here, so the script does not depend on the other side's locale; repr makes it a literal of Python.
     packed, told = repr(json.dumps(sources)), repr(json.dumps(dict(argument)))
-    run = f"sys.modules[{package + '.' + modules[-1]!r}].{call}(json.loads({told}))"
+    run = f"sys.modules[{modules[-1]!r}].{call}(json.loads({told}))"
     return f"{_LOADER}_load(json.loads({packed}))\n{run}\n".encode("ascii")
 
 
-def doctor_script(plan: Mapping[str, Any]) -> bytes:
-    """The doctor's script with its plan (`probe.main.collect` says what a plan is)."""
-    order = ("secret", "commands", "machine", "packages", "contents", "calls", "loading", "process", "units", "main")
-    return script("ddscope.remote.doctor.probe", order, "main", plan)
+def _source(name: str) -> str:
+    package, _, module = name.rpartition(".")
+    return resources.files(package).joinpath(f"{module}.py").read_text("utf-8")
