@@ -7,15 +7,15 @@ text; the logged accept *rate*, whose formula has changed: only the length is re
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from ddscope.diagnose.base import MAX_EVIDENCE, Detector, Evidence, Finding, RuledOut, evidence_of
-from ddscope.diagnose.messages import READY, message_of
+from ddscope.diagnose.journal import WANTS, Journal
 from ddscope.diagnose.requests import MAX_OPEN, Requests, emitted_by
+from ddscope.diagnose.sglang_log import Decode, Prefill, Ready
 from ddscope.diagnose.stats import binomial_at_most
-from ddscope.diagnose.words import excerpt, plural
-from ddscope.model import Fact, Finish, Header, Log, Record, Request, Step
+from ddscope.diagnose.words import plural
+from ddscope.model import Finish, Log, Record, Request, Step
 
 LOW_TAU = 1.1  # emitted per step
 REPORTS = 5  # steps, or log reports, before anything is said
@@ -23,10 +23,6 @@ CHANCE_FLOOR = 0.3  # P(depth 1 accepted), at least, of greedy healthy steps; ha
 SAMPLED_FLOOR = 0.1  # the same where steps may be sampled; hard text at temperature 1 measured 0.27
 SIGNIFICANT = 1e-3
 HEAD = 16  # first steps counted; a run that only later turns bad is another finding
-
-_REPORT = re.compile(r"Decode batch.{0,400}?accept len: (\d{1,4}(?:\.\d{1,6})?)")
-_SIMULATED = "SIMULATE_ACC"
-_NO_SETTINGS = ("replay_check", "draft.features", "engine.state", "engine.error")  # frequent, and no settings
 
 NEXT = (
     "Pairing: the drafter must be trained for exactly this target, and share its tokenizer.",
@@ -42,9 +38,11 @@ class AcceptLow(Detector):
     """Steps of uncached requests that were seen from their start, and accept lengths from log lines."""
 
     id = "accept.low_from_start"
-    wants = (Step, Request, Finish, Header, Log, Fact)
+    wants = (*WANTS, Request, Finish)
 
-    def __init__(self) -> None:
+    def __init__(self, journal: Journal | None = None) -> None:
+        self._journal = journal or Journal()
+        self._cached: dict[tuple[str, int | None], bool] = {}  # whether the last prefill found a part in the cache
         self._requests = Requests()
         self._started: dict[tuple[str, str], int] = {}  # step expected next of requests seen from the start
         self._steps = 0
@@ -56,20 +54,14 @@ class AcceptLow(Detector):
         self._evidence: list[Evidence] = []
         self._reports: dict[tuple[str, int | None], tuple[int, float, float]] = {}  # count, sum, highest
         self._report_evidence: list[Evidence] = []
-        self._simulated: Evidence | None = None
 
     def observe(self, record: Record, index: int | None = None) -> None:
+        self._journal.observe(record, index)
         if isinstance(record, Step):
             self._observe_step(record, index)
         elif isinstance(record, Request | Finish):
             self._requests.observe(record)
             self._started.pop((record.src, record.rid), None)
-        elif isinstance(record, Header):
-            if record.engine is not None and _SIMULATED in str(record.engine.config).upper():
-                self._simulated = evidence_of(record, index, "the engine's configuration simulates acceptance")
-        elif isinstance(record, Fact):
-            if record.name not in _NO_SETTINGS and _SIMULATED in f"{record.name} {record.value}".upper():
-                self._simulated = evidence_of(record, index, excerpt(f"{record.name}: {record.value}"))
         else:
             self._observe_log(record, index)
 
@@ -101,37 +93,29 @@ class AcceptLow(Detector):
             self._evidence.append(evidence_of(step, index, text))
 
     def _observe_log(self, record: Record, index: int | None) -> None:
-        message = message_of(record)
-        if not message or not isinstance(record, Log):
+        if self._journal.line is None or not isinstance(record, Log):
             return
-        if _SIMULATED in message:
-            self._simulated = evidence_of(record, index, excerpt(message))
-        key = (record.src, record.pid)
-        if READY in message:
+        key, event = (record.src, record.pid), self._journal.line.event
+        if isinstance(event, Ready):
             self._reports.pop(key, None)
-        match = _REPORT.search(message) if "accept len" in message else None
-        if match is None or (len(self._reports) >= MAX_OPEN and key not in self._reports):
+            self._cached.pop(key, None)
+        elif isinstance(event, Prefill):
+            if len(self._cached) < MAX_OPEN or key in self._cached:
+                self._cached[key] = bool(event.cached_tokens)
+        elif isinstance(event, Decode) and event.accept_len is not None and not self._cached.get(key):
+            self._report(key, event.accept_len, record, index)
+
+    def _report(self, key: tuple[str, int | None], length: float, record: Log, index: int | None) -> None:
+        if len(self._reports) >= MAX_OPEN and key not in self._reports:
             return
         count, total, highest = self._reports.get(key, (0, 0.0, 0.0))
-        length = float(match[1])
         self._reports[key] = (count + 1, total + length, max(highest, length))
         if count < MAX_EVIDENCE and length <= LOW_TAU and len(self._report_evidence) < MAX_EVIDENCE:
             self._report_evidence.append(evidence_of(record, index, f"accept len {length:g} reported"))
 
     def findings(self) -> Iterable[Finding]:
         finding = self._from_steps() or self._from_reports()
-        if self._simulated is not None:
-            shown = finding.evidence if finding is not None else ()
-            yield Finding(
-                id=self.id,
-                kind="simulated",
-                severity="info",
-                confidence=0.9,
-                title="Acceptance is simulated by a setting: how high or low it is says nothing about the drafter.",
-                evidence=(self._simulated, *shown)[:MAX_EVIDENCE],
-                next=("Remove the setting, and measure again.",),
-            )
-        elif finding is not None:
+        if finding is not None:
             yield finding
 
     def _from_steps(self) -> Finding | None:
@@ -181,6 +165,7 @@ class AcceptLow(Detector):
             evidence=tuple(self._report_evidence),
             next=NEXT,
             ruled_out=(
+                RuledOut("the prefix cache", "reports after a prefill that found cached tokens are left out"),
                 RuledOut("a redefined metric", "the accept length is read, not the accept rate, whose formula changed"),
                 RuledOut("a fault that comes with time or load", "it is there from the first report of the process"),
             ),

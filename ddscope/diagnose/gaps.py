@@ -18,7 +18,7 @@ GAP_CONFIDENCE = 0.9
 class Gaps(Detector):
     """Counts what engine sources lost. Yields no findings of its own."""
 
-    id = "logs.incomplete"
+    id = "engine.gaps"
     wants = (Gap,)
 
     def __init__(self) -> None:

@@ -13,6 +13,7 @@ from math import log
 
 from ddscope.diagnose.base import MAX_EVIDENCE, Detector, Evidence, Finding, RuledOut, evidence_of
 from ddscope.diagnose.messages import READY, message_of
+from ddscope.diagnose.requests import MAX_OPEN
 from ddscope.diagnose.words import excerpt, plural
 from ddscope.model import Draft, Fact, Header, Log, Record, Step
 
@@ -20,11 +21,10 @@ FLAT_STEPS = 8  # steps before a flat distribution is called one
 FLAT_NATS = 1e-3  # distance to log V, in nats; heads measured 3 to 11 away, wrongly fed ones too
 WIDESPREAD = 0.5  # share of steps from which on the NaN explains the run, not a moment of it
 
-LOG_SIGNS = (
-    "probability tensor contains either `inf`, `nan`",
-    "detected errors during sampling! nan",
-    "check if the logprob has nan",
-)  # fmt: skip
+SAMPLER_SIGNS = ("probability tensor contains either `inf`, `nan`", "detected errors during sampling! nan")
+TREE_SIGN = "check if the logprob has nan"
+LOG_SIGNS = (*SAMPLER_SIGNS, TREE_SIGN)
+FLOOD = 8  # emitted tokens of one id in a row that agree with what a log says
 
 _NEXT_TARGET = (
     "Run the target alone (`--algorithm autoregressive`) on the same prompt: NaN there too means the "
@@ -106,6 +106,9 @@ class NanLogits(Detector):
         self._log: list[Evidence] = []
         self._ready: set[str] = set()  # log sources that said so
         self._served = False  # a line about NaN came after that
+        self._at: dict[str, int] = {}  # sign → lines
+        self._same: dict[tuple[str, str], tuple[int, int]] = {}  # request → the id of its last tokens, how many
+        self._flood: tuple[int, Evidence] | None = None  # an id that filled an output, and where
 
     def observe(self, record: Record, index: int | None = None) -> None:
         if isinstance(record, Step):
@@ -124,13 +127,31 @@ class NanLogits(Detector):
         if READY in message:
             self._ready.add(record.src)
         lowered = message.lower()
-        if any(sign in lowered for sign in LOG_SIGNS):
+        sign = next((sign for sign in LOG_SIGNS if sign in lowered), None)
+        if sign is not None:
+            self._at[sign] = self._at.get(sign, 0) + 1
             self._served = self._served or record.src in self._ready
-            if len(self._log) < MAX_EVIDENCE:
+            if len(self._log) < MAX_EVIDENCE and self._at[sign] <= MAX_EVIDENCE // 2:
                 self._log.append(evidence_of(record, index, excerpt(message)))
+
+    def _run_of_one(self, step: Step, emitted: list[int], index: int | None) -> None:
+        """Whether the target commits one id over and over, for a log that speaks of NaN."""
+        key = (step.src, step.rid)
+        token, count = self._same.get(key, (-1, 0))
+        if emitted.count(emitted[0]) != len(emitted):
+            self._same.pop(key, None)
+            return
+        count = count + len(emitted) if token == emitted[0] else len(emitted)
+        if len(self._same) < MAX_OPEN or key in self._same:
+            self._same[key] = (emitted[0], count)
+        if count >= FLOOD and self._flood is None:
+            text = f"step {step.step}: {plural(count, 'token')} in a row are id {emitted[0]}"
+            self._flood = (emitted[0], evidence_of(step, index, text))
 
     def _observe_step(self, step: Step, index: int | None) -> None:
         self._steps += 1
+        if step.emitted and self._flood is None:
+            self._run_of_one(step, step.emitted, index)
         flags, target, draft = step.flags, step.target, step.draft
         counts = flags.nonfinite if flags is not None else None
         in_target = counts.get("target", 0) if counts else 0
@@ -250,7 +271,12 @@ class NanLogits(Detector):
         )
 
     def _log_finding(self) -> Finding:
-        served = self._served
+        served, flood = self._served, self._flood
+        sampler = any(sign in self._at for sign in SAMPLER_SIGNS)
+        both = sampler and TREE_SIGN in self._at
+        lines = plural(sum(self._at.values()), "line")
+        if served and (flood is not None or both):
+            return self._sure(lines, sampler)
         return Finding(
             id=self.id,
             kind="log",
@@ -265,6 +291,30 @@ class NanLogits(Detector):
                 *_NEXT_TARGET[1:],
             ),
             ruled_out=(RuledOut("warm-up", "the server had said that it is ready"),) if served else (),
+        )
+
+    def _sure(self, lines: str, sampler: bool) -> Finding:
+        """Two signs that agree, of a server at work."""
+        flood = self._flood
+        why = f"id {flood[0]} is committed by the target, and a draft cannot put it there" if flood is not None else (
+            "the sampler that finds NaN works on the target's own logits")  # fmt: skip
+        also = f" and the target commits id {flood[0]} over and over" if flood is not None else ""
+        where = "the sampler" if sampler else "the drafter's tree"
+        if sampler and TREE_SIGN in self._at:
+            where = "the drafter's tree and the target's sampler"
+        return Finding(
+            id=self.id,
+            kind="log.flood" if flood is not None else "log.both",
+            severity="critical",
+            confidence=0.9 if flood is not None else 0.8,
+            title=f"Logits are NaN while the server answers requests: its log says so of {where}{also}.",
+            detail=f"{lines} of the log. An answer with status 200 is no sign of right text here.",
+            evidence=(*self._log[: MAX_EVIDENCE - 1], *((flood[1],) if flood is not None else ())),
+            next=_NEXT_TARGET,
+            ruled_out=(
+                RuledOut("the drafter alone", why),
+                RuledOut("warm-up", "the server had said that it is ready"),
+            ),
         )
 
 

@@ -11,22 +11,37 @@ from collections.abc import Iterable
 from itertools import zip_longest
 
 from ddscope.diagnose.base import MAX_EVIDENCE, Detector, Evidence, Finding, RuledOut, evidence_of
-from ddscope.diagnose.words import listed, plural
-from ddscope.model import Record, Step
+from ddscope.diagnose.journal import WANTS, Journal
+from ddscope.diagnose.sglang_log import Decode
+from ddscope.diagnose.words import excerpt, listed, plural
+from ddscope.model import Log, Record, Step
 from ddscope.trace.ranks import rank_of
 
 WAITING = 16384
 """Steps that wait for the other ranks: one that nobody else tells (a single rank, a sampled stream) must not stay."""
+
+WAITING_LINES = 256
+
+NEXT = (
+    "Look at the first differing step, not at where it hung.",
+    "What each rank decides by itself must be equal on all: random numbers and their seeds, sampling done on a rank's "
+    "own logits, top-k with ties, a drafter that is not the same on all ranks.",
+    "The logits that decide are gathered before the choice, or the choice is broadcast by the first rank.",
+    "Versions and weights: compare the fact `versions` of the ranks.",
+)
 
 
 class RankDivergence(Detector):
     """Compares every rank's step with the first one told of the same request and number."""
 
     id = "hang.rank_divergence"
-    wants = (Step,)
+    wants = WANTS
     ranks = True
 
-    def __init__(self) -> None:
+    def __init__(self, journal: Journal | None = None) -> None:
+        self._journal = journal or Journal()
+        self._batches: dict[tuple[str, int, str, int], tuple[str, Decode, Evidence]] = {}
+        self._parted: tuple[str, int, list[Evidence], str] | None = None  # service, iteration, lines, words
         self._waiting: dict[tuple[str, int], tuple[Step, int | None]] = {}
         self._seen: set[int] = set()  # ranks
         self._compared = 0
@@ -38,6 +53,11 @@ class RankDivergence(Detector):
         self._evidence: list[Evidence] = []
 
     def observe(self, record: Record, index: int | None = None) -> None:
+        self._journal.observe(record, index)
+        if isinstance(record, Log):
+            if self._parted is None:
+                self._observe_log(record, index)
+            return
         if not isinstance(record, Step) or (record.emitted is None and record.path is None):
             return
         rank = rank_of(record.src)
@@ -50,6 +70,41 @@ class RankDivergence(Detector):
             self._hold(key, record, index)
             return
         self._compare(held, record, index)
+
+    def _observe_log(self, record: Log, index: int | None) -> None:
+        """A batch line that tells its iteration and its tensor-parallel rank, against that of another rank."""
+        line, run = self._journal.line, self._journal.run
+        if line is None or run is None or line.prefix is None or not isinstance(line.event, Decode):
+            return
+        rank = line.prefix.ranks.get("TP")
+        if rank is None or line.event.iteration is None:
+            return
+        group = " ".join(f"{name}{number}" for name, number in sorted(line.prefix.ranks.items()) if name != "TP")
+        key = (record.src, run.number, group, line.event.iteration)
+        told = (f"TP{rank}", line.event, evidence_of(record, index, excerpt(line.text)))
+        held = self._batches.get(key)
+        if held is None:
+            while len(self._batches) >= WAITING_LINES:
+                del self._batches[next(iter(self._batches))]
+            self._batches[key] = told
+        elif held[0] != told[0]:
+            words = _batches_differ(held[1], told[1])
+            if words:
+                words = f"{held[0]} and {told[0]} tell {words}"
+                name = self._journal.services[record.src].name
+                self._parted = (name, line.event.iteration, [held[2], told[2]], words)
+
+    def _from_log(self, name: str, iteration: int, lines: list[Evidence], words: str) -> Finding:
+        return Finding(
+            id=self.id,
+            kind="log",
+            severity="critical",
+            confidence=0.85,
+            title=f"Ranks of {name} work on different batches from iteration {iteration:,} on at the latest.",
+            detail=f"In the same iteration {words}. The next collective may wait for ever.",
+            evidence=tuple(lines),
+            next=NEXT,
+        )
 
     def _hold(self, key: tuple[str, int], step: Step, index: int | None) -> None:
         while len(self._waiting) >= WAITING:
@@ -88,6 +143,8 @@ class RankDivergence(Detector):
 
     def findings(self) -> Iterable[Finding]:
         if self._first is None:
+            if self._parted is not None:
+                yield self._from_log(*self._parted)
             return
         one, two = sorted(self._first, key=lambda step: rank_of(step.src) or 0)
         counts = self._counts_differ > 0
@@ -112,13 +169,7 @@ class RankDivergence(Detector):
                 else "The lengths agree, so nothing waits yet; the caches of the ranks hold different tokens."
             ),
             evidence=tuple(self._evidence),
-            next=(
-                "Look at the first differing step, not at where it hung.",
-                "What each rank decides by itself must be equal on all: random numbers and their seeds, sampling done "
-                "on a rank's own logits, top-k with ties, a drafter that is not the same on all ranks.",
-                "The logits that decide are gathered before the choice, or the choice is broadcast by the first rank.",
-                "Versions and weights: compare the fact `versions` of the ranks.",
-            ),
+            next=NEXT,
             ruled_out=tuple(ruled_out),
             rid=next(iter(self._rids)) if len(self._rids) == 1 else None,
         )
@@ -129,6 +180,18 @@ def _counts(one: Step, two: Step) -> tuple[int, int] | None:
     if one.emitted is not None and two.emitted is not None:
         return len(one.emitted), len(two.emitted)
     return None if one.path is None or two.path is None else (len(one.path), len(two.path))
+
+
+def _batches_differ(one: Decode, two: Decode) -> str:
+    """What two ranks tell differently of one iteration, in words; "" where it agrees."""
+    for name, a, b in (
+        ("running requests", one.running, two.running),
+        ("tokens in the cache", one.tokens, two.tokens),
+        ("as accept length", one.accept_len, two.accept_len),
+    ):
+        if a is not None and b is not None and a != b:
+            return f"{a:g} and {b:g} {name}"
+    return ""
 
 
 def _emitted(step: Step) -> str:

@@ -20,7 +20,7 @@ _OWN_EVIDENCE = ("mask_token", "layer_order", "layer_ids", "hidden_size", "num_t
 def _is_low_acceptance(finding: Finding) -> bool:
     """Acceptance that is low for a reason the finding itself does not know."""
     if finding.id == "accept.low_from_start":
-        return finding.kind != "simulated"
+        return True
     return finding.id == "accept.curve" and not any(kind in _OWN_EVIDENCE for kind in finding.kind.split("+"))
 
 
@@ -29,10 +29,17 @@ def _nan(cause: Finding, symptom: Finding) -> bool:
         return False
     target = cause.kind.startswith("target") and cause.kind != "target.masked"
     if symptom.id == "output.token_flood":
-        return target and symptom.kind.endswith(".nonfinite")
+        return (target and symptom.kind.endswith(".nonfinite")) or (cause.kind, symptom.kind) == ("log.flood", "one_id")
     if symptom.id == "verify.replay_mismatch":
         return target and symptom.kind == "nonfinite"
-    return cause.kind in ("target", "target.flat", "draft", "draft.flat") and _is_low_acceptance(symptom)
+    return cause.kind in (
+        "target",
+        "target.flat",
+        "draft",
+        "draft.flat",
+        "log.flood",
+        "log.both",
+    ) and _is_low_acceptance(symptom)
 
 
 def _shape(cause: Finding, symptom: Finding) -> bool:
@@ -53,12 +60,31 @@ def _curve(cause: Finding, symptom: Finding) -> bool:
     return symptom.id == "config.requested_vs_effective" and symptom.kind in cause.kind.split("+")
 
 
+def _parted(cause: Finding, symptom: Finding) -> bool:
+    """Ranks that took different decisions wait for each other for ever."""
+    return cause.id == "hang.rank_divergence" and cause.kind != "ids" and symptom.id == "serve.alive_not_serving"
+
+
+_ENDS = ("startup.import_fatal", "env.abi", "shape.mismatch", "kv.allocator", "gpu.fault", "startup.crash_loop")
+
+
+def _ended(cause: Finding, symptom: Finding) -> bool:
+    """A crash, or a loop of crashes, whose evidence is the cause's own: the line it was read from, or the same exit."""
+    if symptom.id == "startup.crash_loop":
+        if cause.id not in _ENDS[:-1]:
+            return False
+    elif (symptom.id, symptom.kind) != ("serve.down", "crashed") or cause.id not in _ENDS:
+        return False
+    seen = {(e.src, e.seq) for e in cause.evidence}
+    return any((e.src, e.seq) in seen for e in symptom.evidence)
+
+
 def _simulated(cause: Finding, symptom: Finding) -> bool:
     """Acceptance that a setting makes up says nothing, however low and however grave it looks."""
-    return cause.id == "accept.low_from_start" and cause.kind == "simulated" and _is_low_acceptance(symptom)
+    return cause.id == "config.requested_vs_effective" and cause.kind == "simulated" and _is_low_acceptance(symptom)
 
 
-RULES: tuple[Rule, ...] = (_nan, _shape, _verify, _curve)
+RULES: tuple[Rule, ...] = (_nan, _shape, _verify, _curve, _parted, _ended)
 
 
 def relate(findings: Iterable[Finding]) -> list[Finding]:

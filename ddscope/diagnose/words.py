@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from math import isfinite
@@ -41,3 +42,24 @@ def excerpt(text: str, limit: int = 240) -> str:
     """Foreign text cut to `limit` characters, with a mark where it was cut."""
     flat = " ".join(text.split())
     return flat if len(flat) <= limit else flat[: limit - 1] + "…"
+
+
+def slug(text: str) -> str:
+    """Foreign text as a part of a finding's kind: letters, digits and a few signs, at most 60."""
+    return re.sub(r"[^A-Za-z0-9_.+-]+", "_", text[:60])
+
+
+def sentence(text: str) -> str:
+    """Words, some of them foreign, as one sentence on one line."""
+    flat = " ".join(text.split())
+    return flat if flat.endswith(".") else flat + "."
+
+
+def seconds(us: float) -> str:
+    """A time span given in µs: `0.4 s`, `31 s`, `12 min`, `3 h`."""
+    value = max(0.0, us / 1e6)
+    if value < 10:
+        return f"{value:.1f} s"
+    if value < 180:
+        return f"{value:.0f} s"
+    return f"{value / 60:.0f} min" if value < 10_800 else f"{value / 3600:.0f} h"

@@ -233,7 +233,7 @@ def _at(kind: type[Record], **fields: Any) -> Callable[[int], Record]:
 
 UNRELATED = (
     _at(Log, message="INFO: 127.0.0.1 - GET /health 200"),
-    _at(Log, message=None),
+    _at(Log, message="", priority=6),
     _at(Probe, rung="health", ok=True),
     _at(Stack, pid=1, threads=[]),
     _at(Mark, text="look here", at=Position("engine/0", 1)),

@@ -269,13 +269,29 @@ def test_a_restart_begins_a_new_count() -> None:
 
 def test_simulated_acceptance_is_no_fault_of_the_drafter() -> None:
     findings = reports(*[1.0] * 8, before="env SGLANG_SIMULATE_ACC_LEN=1").findings()
-    assert [(f.kind, f.severity) for f in findings] == [("simulated", "info")]
+    assert [(f.id, f.kind, f.severity) for f in findings] == [("config.requested_vs_effective", "simulated", "warning")]
+    assert findings[0].consequences[0].startswith("accept.low_from_start")
+
+
+@pytest.mark.parametrize(
+    "setting", ["SGLANG_SIMULATE_ACC_LEN=-1", "SGLANG_SIMULATE_ACC_LEN=0", "SGLANG_SIMULATE_ACC_METHOD=x"]
+)
+def test_a_simulation_that_is_off_excuses_nothing(setting: str) -> None:
+    assert only(reports(*[1.0] * 8, before=f"env {setting}").findings()).id == "accept.low_from_start"
+
+
+def test_reports_of_cached_requests_are_left_out() -> None:
+    stream = Stream()
+    stream.log("Prefill batch, #new-seq: 1, #new-token: 20, #cached-token: 400, #running-req: 0", pid=7)
+    for _ in range(9):
+        stream.log(DECODE.format(1.0, 0), pid=7)
+    assert stream.findings() == []
 
 
 def test_simulated_acceptance_silences_the_curve_too() -> None:
     stream = Stream().header(simulate_acc_len=1.0)
     findings = stream.run(NOTHING).findings()
-    assert grave(findings) == []
+    assert grave(findings) == ["config.requested_vs_effective"]
     assert any(text.startswith("accept.curve") for text in findings[0].consequences)
 
 
