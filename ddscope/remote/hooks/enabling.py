@@ -136,7 +136,7 @@ def enable(host: Runs, unit: LoadedUnit, text: str) -> list[Step]:
 
 
 def disable(host: Runs, drop: DropIn) -> list[Step]:
-    """Steps that remove a drop-in of ours and have systemd forget it. HostError where somebody rewrote it."""
+    """Steps that remove a drop-in of ours and have systemd forget it. HostError: somebody rewrote it."""
     there = host.run(["cat", "--", drop.path])
     manager = ("systemctl", "--user") if drop.user else ("systemctl",)
     if not there.status and not there.out.startswith(MARK.encode()):

@@ -11,8 +11,9 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 
 from ddscope_hooks import __version__
-from ddscope_hooks.plugin import GROUP, NAME
 
+ENTRY = ("sglang.srt.plugins", "ddscope", "ddscope_hooks.plugin:register")
+"""The entry point by which SGLang finds the hooks, as pyproject.toml has it. Importing the plug-in would lead to torch."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -44,7 +45,7 @@ def build() -> Wheel:
         **sources,
         f"{info}/METADATA": (metadata + "License: Apache-2.0\nRequires-Python: >=3.10\n").encode(),
         f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: ddscope\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        f"{info}/entry_points.txt": f"[{GROUP}]\n{NAME} = ddscope_hooks.plugin:register\n".encode(),
+        f"{info}/entry_points.txt": f"[{ENTRY[0]}]\n{ENTRY[1]} = {ENTRY[2]}\n".encode(),
         f"{info}/top_level.txt": b"ddscope_hooks\n",
     }
     rows = [f"{path},sha256={_hash(data)},{len(data)}\n" for path, data in files.items()]
