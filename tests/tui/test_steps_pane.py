@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, overload
 
 import pytest
+from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from ddscope.session.rows import Rows
