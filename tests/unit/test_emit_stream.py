@@ -344,3 +344,59 @@ def test_records_made_later_are_not_made_while_nobody_watches(pumped: Pumped) ->
     pumped.emitter.emit_later(Later(5, records))
     pumped.pump()
     assert pumped.emitter.counters.emitted == before + 5
+
+
+def test_records_made_later_tell_their_ids_at_once(pumped: Pumped) -> None:
+    """One `tokens` record for all of them, before the first; ids that are no tokens are left out; told once."""
+    v = viewer(pumped)
+
+    def steps() -> Iterator[tuple[str, dict[str, Any]]]:
+        for i in range(3):
+            yield "step", {"rid": "r", "step": i, "emitted": [i]}
+
+    pumped.emitter.emit_later(Later(3, steps, None, lambda: [2, 0, 1, 0, -1]))
+    pumped.emitter.emit_later(Later(3, steps, None, lambda: [0, 1, 2, 7]))
+    pumped.pump()
+    v.read()
+    assert [r["type"] for r in v.books.records[1:]] == ["tokens", *["step"] * 3, "tokens", *["step"] * 3]
+    assert [r["ids"] for r in v.books.of("tokens")] == [[0, 1, 2], [7]]
+
+
+def test_kept_records_and_losses_keep_their_place_among_those_made_later(pumped: Pumped) -> None:
+    v = viewer(pumped)
+
+    def records() -> Iterator[tuple[str, dict[str, Any]]]:
+        yield "step", {"rid": "r", "step": 0}
+        yield "fact", {"name": "n", "value": 1}
+        yield "step", {"rid": "r", "step": 1, "emitted": object()}
+        yield "step", {"rid": "r", "step": 2}
+
+    pumped.emitter.emit_later(Later(4, records, None, list))
+    pumped.pump()
+    v.read()
+    told = [(r["type"], r.get("step")) for r in v.books.records[1:5]]
+    assert told == [("step", 0), ("fact", None), ("gap", None), ("step", 2)]
+    late = viewer(pumped)
+    pumped.pump()
+    assert any(r["type"] == "fact" and r["name"] == "n" for r in (late.read(), late.books.records)[1])
+
+
+def test_a_slow_viewer_loses_passes_as_a_whole_and_the_books_hold() -> None:
+    p = Pumped(ring=4096, queue_bytes=3000)
+    v = viewer(p)
+    for n in range(200):
+        p.emitter.emit_later(
+            Later(4, lambda n=n: [("step", {"rid": "r", "step": 4 * n + i}) for i in range(4)], None, list)
+        )
+        if n % 10 == 9:
+            p.pump()
+        if n % 50 == 49:
+            v.read()
+    p.pump()
+    v.read()
+    p.pump()
+    v.read()  # checks the books at every record
+    steps = [r["step"] for r in v.books.of("step")]
+    assert 0 < len(steps) < 800 and len(steps) % 4 == 0
+    assert sum(g[1] or 0 for g in v.books.gaps()) + len(steps) == 800
+    p.close()

@@ -55,6 +55,11 @@ class Feed:
             if is_gap:
                 self.dropped += last + 1 - first
 
+    def offer_all(self, first: int, lines: list[bytes], t: int, mono: int) -> None:
+        """Lines of records with seqs from `first` on, at once."""
+        for seq, line in enumerate(lines, first):
+            self.offer(seq, seq, line, False, t, mono)
+
     def settle(self, emitted: int, t: int, mono: int) -> None:
         """Tell what is missing as soon as there is room, not only with the next record."""
         if not self.dead and self.owed < emitted and self._accepts(0):

@@ -17,20 +17,22 @@ class Later:
     """`count` records that are made only on the writer thread, so that the hot thread need not.
 
     records: called once there; gives (type, fields) pairs, at most `count`. wrote: called there with the bytes that
-    they made as lines.
+    they made as lines. ids: called before `records`; the token ids that all of them use, so that nobody has to look.
     """
 
-    __slots__ = ("count", "records", "wrote")
+    __slots__ = ("count", "ids", "records", "wrote")
 
     def __init__(
         self,
         count: int,
         records: Callable[[], Iterable[tuple[str, Mapping[str, Any]]]],
         wrote: Callable[[int], object] | None = None,
+        ids: Callable[[], Iterable[int]] | None = None,
     ) -> None:
         self.count = count
         self.records = records
         self.wrote = wrote
+        self.ids = ids
 
 
 Entry = tuple[str, "dict[str, Any] | Later", int]

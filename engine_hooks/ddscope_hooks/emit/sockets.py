@@ -172,6 +172,19 @@ class Viewer(Feed):
     def fileno(self) -> int:
         return self.sock.fileno()
 
+    def offer_all(self, first: int, lines: list[bytes], t: int, mono: int) -> None:
+        """All of them are taken, or none."""
+        joined = b"".join(lines)
+        if (
+            self.dead
+            or not self._accepts(len(joined))
+            or (self.owed < first and not self._catch_up(first - 1, t, mono))
+        ):
+            return
+        if self._put(joined, len(lines)):
+            self.owed = first + len(lines)
+            self._reason = "ring_full"
+
     def flush(self) -> bool:
         """Send until the socket would block. True when nothing is left (or nobody is there to get it)."""
         with self._lock:

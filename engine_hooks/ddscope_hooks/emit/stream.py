@@ -154,20 +154,43 @@ class Stream:
         if not self.feeds:
             self.seq += later.count
             return
-        self._bytes, made = 0, 0
+        self._bytes, made, lines = 0, 0, list[bytes]()
         try:
+            told = None if later.ids is None else self._tokens.missing(later.ids)
+            if told is not None:
+                self._record("tokens", told, t, mono)
             for type, fields in later.records():
                 if made == later.count:
                     raise ValueError(f"more than the {later.count} records announced")
-                self._one(type, dict(fields), t, mono)
                 made += 1
+                if later.ids is None or type in KEPT or not self._line(type, dict(fields), t, mono, lines):
+                    self._hand_out(lines, t, mono)
+                    self._one(type, dict(fields), t, mono)
                 self._offer()
         except Exception as error:
             self._fault("later", error)
+        self._hand_out(lines, t, mono)
         if made < later.count:
             self._missing(later.count - made, "hook_fault", t, mono)
         if later.wrote is not None:
             later.wrote(self._bytes)
+
+    def _line(self, type: str, fields: dict[str, Any], t: int, mono: int, lines: list[bytes]) -> bool:
+        """Add the line of one record to those that are handed out together. False when it cannot be encoded."""
+        try:
+            line = self._encoder.line(type, self.seq, t, mono, fields)
+        except Exception:
+            return False
+        lines.append(line)
+        self.seq += 1
+        self._bytes += len(line)
+        return True
+
+    def _hand_out(self, lines: list[bytes], t: int, mono: int) -> None:
+        if lines:
+            for feed in self.feeds:
+                feed.offer_all(self.seq - len(lines), lines, t, mono)
+            lines.clear()
 
     def _one(self, type: str, fields: dict[str, Any], t: int, mono: int) -> None:
         try:

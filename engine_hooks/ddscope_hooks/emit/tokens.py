@@ -38,6 +38,18 @@ class TokenText:
             self._fault("token_text", error)
             return None
 
+    def missing(self, ids: Callable[[], Iterable[int]]) -> dict[str, Any] | None:
+        """As `untold`, for ids that are known to be used."""
+        if self._text is None:
+            return None
+        try:
+            new = {number for number in set(ids()).difference(self._told) if number >= 0}
+            return self._tell(sorted(new), self._text) if new else None
+        except Exception as error:
+            self._text = None
+            self._fault("token_text", error)
+            return None
+
     def _tell(
         self, ids: list[int], token_text: Callable[[Sequence[int]], Sequence[str | bytes]]
     ) -> dict[str, Any] | None:

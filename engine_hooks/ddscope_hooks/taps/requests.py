@@ -7,7 +7,6 @@ the cargo, which other taps filled.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 from ddscope_hooks.emit import Later
@@ -179,9 +178,9 @@ class Requests:
                 core.sampling.leave_out(count)
                 return None
             layout, data = packed.layout, packed.take()
-        graph, overlap, size = result.can_run_cuda_graph, processor.enable_overlap, len(batch.reqs)
-        records = partial(_records, core, cargo, rows, size, graph, overlap, layout, data)
-        return Later(count, records, core.sampling.wrote)
+        making = _Making(core, cargo, rows, len(batch.reqs), layout, data)
+        making.graph, making.overlap = result.can_run_cuda_graph, processor.enable_overlap
+        return Later(count, making.records, core.sampling.wrote, making.ids)
 
     def _request(self, req: Any) -> _Seen:
         """Tell of a request once, unless it is not to be recorded."""
@@ -222,41 +221,64 @@ class Requests:
             self._core.emitter.emit("finish", fields)
 
 
-def _records(
-    core: Core,
-    cargo: Cargo,
-    found: Sequence[_Found],
-    size: int,
-    graph: Any,
-    overlap: Any,
-    layout: Sequence[Layout],
-    data: bytes,
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """On the writer thread: the steps of one pass, and what else its cargo tells."""
-    parts = unpack(layout, data)
-    for name, values in cargo.host.items():
-        parts[name] = values.tolist() if hasattr(values, "tolist") else list(values)
-    plain = cargo.runs is None
-    run = Pass(
-        algorithm=(cargo.algorithm or core.algorithm).lower(),
-        size=size,
-        rank=core.place.rank,
-        n=1 if plain else cargo.n,
-        chain=cargo.chain,
-        padded=cargo.padded,
-        topk=core.config.topk,
-        graph=bool(graph),
-        overlap=bool(overlap),
-        redact=core.config.redact,
-        tree=core.place.lead and (cargo.n > 0 or plain),
-    )
-    if cargo.clock is not None:
-        run.times, run.domain = cargo.clock.read()
-    yield from steps(run, list(map(_row, found)), parts)
-    if cargo.layers:
-        same, n = parts.get("layers_same", []), cargo.layers
-        distinct = sum(not any(same[i * n : i * n + i]) for i in range(n)) if len(same) == n * n else n
-        yield "fact", {"name": "draft.features", "value": {"rid": cargo.rid, "layers": n, "distinct": distinct}}
+class _Making:
+    """One pass on its way to records; everything but `__init__` runs on the writer thread."""
+
+    __slots__ = ("cargo", "core", "data", "found", "graph", "layout", "overlap", "parts", "size")
+
+    def __init__(
+        self, core: Core, cargo: Cargo, found: Sequence[_Found], size: int, layout: Sequence[Layout], data: bytes
+    ) -> None:
+        self.core, self.cargo, self.found, self.size = core, cargo, found, size
+        self.layout, self.data = layout, data
+        self.graph: Any = None
+        self.overlap: Any = None
+        self.parts: dict[str, list[Any]] | None = None
+
+    def unpacked(self) -> dict[str, list[Any]]:
+        """Parts by name, as flat lists."""
+        if self.parts is None:
+            self.parts = unpack(self.layout, self.data)
+            for name, values in self.cargo.host.items():
+                self.parts[name] = values.tolist() if hasattr(values, "tolist") else list(values)
+        return self.parts
+
+    def ids(self) -> set[int]:
+        """Token ids that the steps use."""
+        parts = self.unpacked()
+        found: set[int] = set()
+        for name in ("draft", "target", "topk_ids"):
+            found.update(parts.get(name, ()))
+        for row in self.found:
+            found.update(row.run)
+            if row.root is not None:
+                found.add(row.root)
+        return found
+
+    def records(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The steps of the pass, and what else its cargo tells."""
+        core, cargo, parts = self.core, self.cargo, self.unpacked()
+        plain = cargo.runs is None
+        run = Pass(
+            algorithm=(cargo.algorithm or core.algorithm).lower(),
+            size=self.size,
+            rank=core.place.rank,
+            n=1 if plain else cargo.n,
+            chain=cargo.chain,
+            padded=cargo.padded,
+            topk=core.config.topk,
+            graph=bool(self.graph),
+            overlap=bool(self.overlap),
+            redact=core.config.redact,
+            tree=core.place.lead and (cargo.n > 0 or plain),
+        )
+        if cargo.clock is not None:
+            run.times, run.domain = cargo.clock.read()
+        yield from steps(run, list(map(_row, self.found)), parts)
+        if cargo.layers:
+            same, n = parts.get("layers_same", []), cargo.layers
+            distinct = sum(not any(same[i * n : i * n + i]) for i in range(n)) if len(same) == n * n else n
+            yield "fact", {"name": "draft.features", "value": {"rid": cargo.rid, "layers": n, "distinct": distinct}}
 
 
 def _row(found: _Found) -> Row:
