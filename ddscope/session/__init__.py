@@ -5,6 +5,7 @@ No screen here: `ddscope.tui` and `ddscope.cli` are given the frozen values of `
 
 from ddscope.session.cursor import Cursor, Mode, Timeline
 from ddscope.session.first import FirstPaint
+from ddscope.session.hosts import HostView, StackView, ThreadRow
 from ddscope.session.live import Observer, Session, SessionError, SourceStatus
 from ddscope.session.rows import Rows
 from ddscope.session.servers import RankView, Sampling, TapRow
@@ -46,6 +47,7 @@ __all__ = [
     "EngineState",
     "FirstPaint",
     "GapRow",
+    "HostView",
     "LogRow",
     "MarkRow",
     "Mode",
@@ -59,6 +61,7 @@ __all__ = [
     "Session",
     "SessionError",
     "SourceStatus",
+    "StackView",
     "StageTime",
     "StepRow",
     "Store",
@@ -66,6 +69,7 @@ __all__ = [
     "TensorRow",
     "TextRun",
     "TextRuns",
+    "ThreadRow",
     "Timeline",
     "Timing",
     "TokenTable",

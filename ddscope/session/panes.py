@@ -101,7 +101,7 @@ def tensor_row(number: int, record: Tensor, hidden_size: int | None, changes: in
 
 def probe_row(number: int, record: Probe) -> ProbeRow:
     """A row for a rung."""
-    return ProbeRow(record.rung, record.ok, record.ms, visible(record.detail or ""), number, record.t)
+    return ProbeRow(record.rung, record.ok, record.ms, visible(record.detail or ""), number, record.t, record.src)
 
 
 def mark_row(number: int | None, record: Mark, target: int | None) -> MarkRow:

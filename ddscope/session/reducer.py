@@ -44,10 +44,12 @@ class FinishSeen:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Everything but steps and logs, as of record `n` - 1. Keys: rid, tensor, fact, command, rung or source names.
+    """Everything but steps and logs, as of record `n` - 1. Keys: rid, tensor, fact, command or source names.
+
+    Rungs and processes are told by host, so `probes` and `stacks` have keys of source and rung or pid (`fact_key`).
 
     Each rank of a server tells its own facts: `facts` are those that hold for all, as the first rank tells them, and
-    `rank_facts` those of every engine source, by source and name (`fact_key`).
+    `rank_facts` those of every engine source and of every host's probes, by source and name (`fact_key`).
     """
 
     n: int = 0
@@ -69,6 +71,9 @@ def fact_key(src: str, name: str) -> str:
     return f"{src}\n{name}"
 
 
+PROBE = "probe"
+"""How the sources begin that tell of a host."""
+
 KINDS = ("header", "request", "finish", "tensor", "fact", "control", "mark", "gap", "probe", "stack")
 """Types of record that move the state."""
 
@@ -80,7 +85,7 @@ def reduce(state: State, number: int, record: object) -> State:
         case Fact(name=name, src=src):
             rank = rank_of(src)
             facts = state.facts if rank else state.facts.append(number, name, None)
-            if rank is None:
+            if rank is None and not src.startswith(PROBE):
                 return replace(state, n=n, facts=facts)
             told = state.rank_facts.append(number, fact_key(src, name), None)
             return replace(state, n=n, facts=facts, rank_facts=told)
@@ -99,9 +104,9 @@ def reduce(state: State, number: int, record: object) -> State:
         case Control(command=command):
             return replace(state, n=n, controls=state.controls.append(number, command, None))
         case Probe(rung=rung, ok=fine):
-            return replace(state, n=n, probes=state.probes.append(number, rung, fine))
+            return replace(state, n=n, probes=state.probes.append(number, fact_key(record.src, rung), fine))
         case Stack(src=src, pid=pid):
-            return replace(state, n=n, stacks=state.stacks.append(number, src, pid))
+            return replace(state, n=n, stacks=state.stacks.append(number, fact_key(src, str(pid)), pid))
         case Header(src=src, engine=engine):
             return replace(state, n=n, headers=state.headers.append(number, src, engine is not None))
         case _:

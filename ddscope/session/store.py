@@ -16,8 +16,9 @@ from typing import Any
 from ddscope.model import Fact, Header, Mark, Position, Probe, Stack, Tensor
 from ddscope.session import panes
 from ddscope.session.first import FirstPaint, first_paint
+from ddscope.session.hosts import HostView, StackView, host_view, stack_view
 from ddscope.session.marks import MarksBeside
-from ddscope.session.reducer import fact_key
+from ddscope.session.reducer import PROBE, fact_key
 from ddscope.session.requests import RequestViews
 from ddscope.session.rows import Rows
 from ddscope.session.servers import RANK_FACTS, RankView, rank_view
@@ -153,7 +154,7 @@ class Store(RequestViews):
             return told | {name: self._fact(name, limit)[1] for name in self._state.facts.keys(limit)}
 
     def rank_facts(self, at: int | None = None) -> dict[str, dict[str, Any]]:
-        """The newest value of every fact by the engine source that told it, in the order of their first facts."""
+        """The newest value of every fact by the engine source, or the host's probes, that told it, in order."""
         with self.lock:
             limit, trail = self._limit(at), self._state.rank_facts
             told: dict[str, dict[str, Any]] = {}
@@ -211,12 +212,34 @@ class Store(RequestViews):
             self.version += 1
 
     def probes(self, at: int | None = None) -> list[ProbeRow]:
-        """The newest answer of every rung."""
+        """The newest answer of every rung of every host."""
         with self.lock:
             limit, trail = self._limit(at), self._state.probes
-            entries = [entry for rung in trail.keys(limit) if (entry := trail.last(rung, limit)) is not None]
+            entries = [entry for key in trail.keys(limit) if (entry := trail.last(key, limit)) is not None]
             records = [(entry.number, self.record(entry.number)) for entry in entries]
             return [panes.probe_row(number, record) for number, record in records if isinstance(record, Probe)]
+
+    def hosts(self, at: int | None = None) -> list[HostView]:
+        """What is known of every host that is, or was, watched."""
+        with self.lock:
+            rows, facts = self.probes(at), self.rank_facts(at)
+            names = dict.fromkeys([row.src for row in rows] + [src for src in facts if src.startswith(PROBE)])
+            return [host_view(src, [row for row in rows if row.src == src], facts.get(src, {})) for src in names]
+
+    def stacks(self, at: int | None = None) -> list[StackView]:
+        """The newest dump of every process, those taken last first."""
+        with self.lock:
+            limit, trail = self._limit(at), self._state.stacks
+            views = []
+            for key in trail.keys(limit):
+                entry = trail.last(key, limit)
+                stack = self.record(entry.number) if entry is not None else None
+                if entry is None or not isinstance(stack, Stack):
+                    continue
+                was = trail.last(key, entry.number)
+                before = self.record(was.number) if was is not None else None
+                views.append(stack_view(entry.number, stack, before if isinstance(before, Stack) else None))
+            return sorted(views, key=lambda view: -view.t)
 
     def stack(self, at: int | None = None) -> tuple[int, Stack] | None:
         """The newest stack dump with its record number."""

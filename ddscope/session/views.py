@@ -353,7 +353,7 @@ class Totals(msgspec.Struct, frozen=True):
 
 
 class ProbeRow(msgspec.Struct, frozen=True):
-    """The newest answer of one rung of the ladder of liveness."""
+    """The newest answer of one rung of the ladder of liveness. src: `probe`, or `probe/<host>` of several."""
 
     rung: str
     ok: bool
@@ -361,6 +361,7 @@ class ProbeRow(msgspec.Struct, frozen=True):
     detail: str  # visible
     record: int
     t: int
+    src: str = "probe"
 
 
 class Counters(msgspec.Struct, frozen=True):

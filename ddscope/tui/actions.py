@@ -20,6 +20,7 @@ class Need(Enum):
     NOTHING = "nothing"
     CONTROL = "an engine that takes commands"
     SERVER = "a running server that is not ours"
+    HOST = "a host that is watched"
     LIVE = "a live source"
     REPLAY = "a finished trace"
     FILE = "a trace that can be written"
@@ -109,6 +110,7 @@ REGISTRY: Final[tuple[Action, ...]] = (
     Action("hooks", ("H",), SERVER, "Taps, ranks, versions of the server"),
     Action("sampling", ("S",), SERVER, "What the server records", Need.SERVER),
     Action("flush", ("F",), SERVER, "Flush what the server holds back", Need.SERVER),
+    Action("dump_stacks", ("D",), SERVER, "Take stacks of the server now", Need.HOST),
     Action("record_on_host", ("R",), SERVER, "Record on the server's host, or stop", Need.SERVER),
     Action("help", ("question_mark", "f1"), APP, "Keys"),
     Action("command_palette", ("ctrl+p",), APP, "Palette of all actions", scope="app"),
@@ -221,5 +223,6 @@ PANE_HINTS: Final[Mapping[str, tuple[Hint, ...]]] = {
     "journal": (LINE, OPEN, Hint(("filter_journal",), "filter"), Hint(("filter_priority",), "priority")),
     "findings": (LINE, OPEN),
     "tensors": (LINE, OPEN),
+    "stacks": (LINE, OPEN, Hint(("dump_stacks",), "take stacks")),
 }
 """What comes first while a pane has the keys, by the pane's name."""

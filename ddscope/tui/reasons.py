@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ddscope.model import Step
 from ddscope.session import EngineState, RankView, Session
+from ddscope.tui import laddering
 
 
 def steps_reason(session: Session, state: EngineState) -> str:
@@ -30,6 +31,8 @@ def steps_reason(session: Session, state: EngineState) -> str:
         )
     if session.can_control:
         return _engine_reason(state)
+    if session.hosts and (why := _host_reason(session)):
+        return why
     engines = session.engines
     if engines and not any(status.state == "connected" for status in engines):
         return next((status.reason for status in engines if status.reason), "The server is not connected yet.")
@@ -38,6 +41,30 @@ def steps_reason(session: Session, state: EngineState) -> str:
             "The server is connected, and no request has run a step since. Steps come with the next request."
         )
     return "No steps yet: the hook is loaded, no request has run."
+
+
+def tree_reason(session: Session, state: EngineState) -> str:
+    """Why there is no tree; of a host its whole ladder, too."""
+    why = steps_reason(session, state)
+    rungs = laddering.lines(session.store.hosts()) if not session.store.totals().steps else ""
+    return f"{why}\n\n{rungs}" if rungs else why
+
+
+def _host_reason(session: Session) -> str:
+    """Why a host gives no step; empty when its hooks are connected and every rung holds."""
+    down = laddering.sentence(session.store.hosts())
+    if down:
+        return down
+    lost = [host.watch.reason for host in session.hosts if host.watch is not None and host.watch.state == "lost"]
+    if lost:
+        return lost[0]
+    if not session.engines:
+        name = session.hosts[0].name
+        return (
+            f"The server on {name} runs without hooks of ddscope, so it tells no steps: its journal, health and stacks "
+            f"are shown. `ddscope hooks status --host {name}` says what is missing."
+        )
+    return ""
 
 
 def _engine_reason(state: EngineState) -> str:
@@ -121,8 +148,13 @@ def journal_reason(session: Session) -> str:
     """Why there is no log line."""
     logs = [status for status in session.sources if status.name.startswith(("journal/", "log/"))]
     if logs:
-        said = [f"{status.name}: {status.reason or 'no line has come yet'}" for status in logs]
+        said = [f"{status.name}: {status.reason or 'no line has come yet'}" for status in logs[:4]]
         return "\n".join(said)
+    if session.is_live and session.hosts:
+        return (
+            "No log is read: the server belongs to no systemd unit. Start again with --log-file FILE (on its host), or "
+            "with --log-command 'docker logs -f NAME'."
+        )
     if session.is_live:
         return (
             "No log is being read. Start with --unit NAME for the journal of a local systemd unit, "
@@ -158,8 +190,13 @@ def timing_reason(session: Session, state: EngineState) -> str:
     return "The steps of this trace carry no times: their source did not measure stages."
 
 
-def stacks_reason(session: Session) -> str:
-    """Why there are no stacks."""
+def stacks_reason(session: Session, key: str = "") -> str:
+    """Why there are no stacks. key: that takes them."""
+    refused = session.store.facts().get("stack.refused")
+    if isinstance(refused, dict) and isinstance(refused.get("why"), str):
+        return f"No stacks: {refused['why']}."
+    if session.hosts:
+        return f"No stacks were taken yet. {key} takes them now; they are taken by themselves when the server stalls."
     if session.attached:
         return (
             "No stack dump was taken of this server. On its host, `py-spy dump --pid PID` shows where each of its "

@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 
 from ddscope.model import Header
-from ddscope.session import EngineState, RankView, Store
+from ddscope.session import EngineState, HostView, RankView, Store
 from ddscope.trace import TraceError
+from ddscope.tui import laddering
 from ddscope.tui.clock import clock
 from ddscope.tui.widgets.title import Motion, TitleView
 
@@ -36,6 +37,12 @@ def source_words(header: Header | None, live: bool, name: str) -> str:
     if not live:
         return name
     return f"{engine.name} {engine.version}".strip() if engine is not None else "no engine yet"
+
+
+def _source(header: Header | None, live: bool, name: str, hosts: Sequence[HostView], host_names: Sequence[str]) -> str:
+    if live and host_names:
+        return laddering.source_words(hosts, host_names)
+    return source_words(header, live, name)
 
 
 def hardware_words(header: Header | None) -> str:
@@ -85,8 +92,13 @@ def title_view(
     algorithm: str,
     connection: str,
     attached: bool = False,
+    hosts: Sequence[HostView] = (),
+    host_names: Sequence[str] = (),
 ) -> TitleView:
-    """The title for a moment. `at` None is now; `step_record` is the step the cursor shows; attached: to servers."""
+    """The title for a moment. `at` None is now; `step_record` is the step the cursor shows; attached: to servers.
+
+    hosts: as they stand at the moment; host_names: those this session watches.
+    """
     header = header_of(store)
     lost, unknown = dropped(store)
     totals = store.totals(at)
@@ -94,12 +106,12 @@ def title_view(
     indexed, size = store.progress
     ranks = store.ranks() if attached else []
     return TitleView(
-        source=source_words(header, live, store.path.name),
+        source=_source(header, live, store.path.name, hosts, host_names),
         model=model_words(header),
         algorithm=algorithm,
         budget=budget,
         hardware=hardware_words(header),
-        motion=motion if totals.steps or pending or not live else "waiting",
+        motion=motion if totals.steps or pending or not live or hosts else "waiting",
         pending=pending,
         speed=speed,
         engine=state.state,
@@ -113,7 +125,8 @@ def title_view(
         last_step=last_step(store, rid) if row is not None else None,
         clock=clock(row.t) if row is not None else "",
         indexed=indexed / size if not live and size and indexed < size else None,
-        connection=connection,
+        connection=connection or laddering.clocks(hosts),
+        ladder=laddering.headline(hosts),
         attached=attached,
         ranks=f"{len(ranks)} ranks" if len(ranks) > 1 else "",
         sampling=next((r.sampling.words for r in ranks if r.sampling is not None and r.sampling.words), ""),

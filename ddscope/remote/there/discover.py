@@ -145,6 +145,7 @@ def describe(root: int, known: dict[int, procs.Process], unit: str = "", port: i
         "port": chosen,
         "listening": [list(pair) for pair in listening],
         "args": args,
+        "algorithm": args.get("speculative-algorithm", args.get("speculative-algo", "")),
         "python": python,
         "packages": packages(main.pid, python),
         "processes": [{"pid": one.pid, "ppid": one.ppid, "name": one.title} for one in family],

@@ -243,7 +243,7 @@ class Ladder:
         if age >= timeout and age - self._late_told >= min(10.0, timeout):
             self._late_told = age
             sent = clock(time.time() - age)
-            words = f"4 tokens were asked for at {sent}: no answer for {age:.0f} s; no other probe is sent meanwhile"
+            words = f"no answer for {age:.0f} s to a request for 4 tokens, sent at {sent}; no other is sent meanwhile"
             self.tell("generate", False, words, age * 1000, always=True)
 
     def _look_metrics(self) -> None:
@@ -294,19 +294,19 @@ def generate(where: dict[str, Any], kind: str, rid: str, timeout: float) -> http
 def generated(answer: http.Answer) -> tuple[bool, str]:
     """Whether tokens came, and what came in words."""
     if answer.status is None:
-        return False, f"4 tokens were asked for: {answer.words}"
+        return False, f"{answer.words} (a request for 4 tokens)"
     if answer.status != 200:
-        return False, f"4 tokens were asked for: it answers {answer.status}: {answer.said or 'without a word'}"
+        return False, f"a request for 4 tokens is answered {answer.status}: {answer.said or 'without a word'}"
     told = answer.json()
     told = told[0] if isinstance(told, list) and told else told
     if not isinstance(told, dict):
-        return False, f"4 tokens were asked for: what came is no answer: {answer.said}"
+        return False, f"what comes for a request for 4 tokens is no answer: {answer.said}"
     choices = told.get("choices")
     text = choices[0].get("text") if isinstance(choices, list) and choices else told.get("text")
     meta = told.get("meta_info") or told.get("usage") or {}
     count = meta.get("completion_tokens") if isinstance(meta, dict) else None
     if count == 0 or (count is None and not text):
-        return False, "4 tokens were asked for: it answers 200 without a token"
+        return False, "a request for 4 tokens is answered 200, without a token"
     many = f"{count} tokens" if count is not None else "text"
     return True, f"{many} in {answer.ms:.0f} ms: {text!r}"[: http.WORDS]
 

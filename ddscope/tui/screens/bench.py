@@ -44,6 +44,10 @@ class Bench(Screen[None]):
         """The time cursor was moved by a person: draw everything anew."""
         raise NotImplementedError
 
+    def show_pane(self, name: str, *, focus: bool = True) -> None:
+        """Make a pane visible and give it the keys."""
+        raise NotImplementedError
+
     def command(self, command: str, **args: Any) -> None:
         """Give the engine a command; it answers with records, so nothing is assumed to have happened."""
         try:
@@ -64,6 +68,8 @@ def offers_of(session: Session) -> frozenset[Need]:
         offers.add(Need.CONTROL)
     if session.attached:
         offers.add(Need.SERVER)
+    if session.hosts:
+        offers.add(Need.HOST)
     return frozenset(offers)
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 from rich.style import Style
 
-from ddscope.session import RankView, Session, TapRow
+from ddscope.session import HostView, RankView, Session, TapRow
+from ddscope.tui.clock import clock
 from ddscope.tui.foreign import pad, safe, wrap
 from ddscope.tui.screens.pick import Pick, PickLines
 from ddscope.tui.theme import Palette
@@ -32,7 +33,7 @@ class ServerDetails(Pick):
         self._session = session
         self._version = -1
         super().__init__(
-            "Server: taps, sampling, versions",
+            "Server: health, taps, sampling, versions",
             lambda palette, width: detail_lines(ranks(), session, palette, width),
             reason="No engine has said anything of itself yet.",
             foot="↑↓ scroll · Esc closes",
@@ -52,6 +53,8 @@ class ServerDetails(Pick):
 def detail_lines(ranks: Sequence[RankView], session: Session, palette: Palette, width: int) -> list[Line]:
     """The connections, then a block a rank."""
     lines: list[Line] = []
+    for host in session.store.hosts():
+        lines += _host(host, palette, width)
     for status in session.engines:
         ink = palette.good if status.state == "connected" else palette.bad
         said = f"{status.state}. {status.reason}" if status.reason else status.state
@@ -60,6 +63,31 @@ def detail_lines(ranks: Sequence[RankView], session: Session, palette: Palette, 
         if lines:
             lines.append(Line())
         lines += _rank(rank, palette, width)
+    return lines
+
+
+def _host(host: HostView, palette: Palette, width: int) -> list[Line]:
+    """A host: what runs there, its rungs from the ground up, its clock."""
+    head: list[tuple[str, Style]] = [
+        (safe(host.name or host.src), palette.strong),
+        (safe(f"  {host.words}"), palette.text),
+    ]
+    lines = [Line(tuple(head))]
+    for row in host.rungs:
+        ink = palette.muted if row.ok else palette.bad
+        ms = f" ({row.ms:.0f} ms)" if row.ms is not None and row.rung in ("port", "health") else ""
+        lines += _said(
+            f"{'✓' if row.ok else '✗'} {row.rung}", f"{row.detail}{ms}, seen {clock(row.t)}", ink, palette, width
+        )
+    packages = host.server.get("packages")
+    if isinstance(packages, dict) and packages:
+        said = ", ".join(f"{name} {version}" for name, version in packages.items())
+        lines += _said("packages", said, palette.text, palette, width)
+    if host.offset_us is not None:
+        off = f"{abs(host.offset_us) / 1000:,.1f} ms {'ahead of' if host.offset_us > 0 else 'behind'} this one"
+        rtt = f", measured over {host.rtt_us / 1000:.1f} ms" if host.rtt_us is not None else ""
+        ink = palette.bad if host.clock_words else palette.text
+        lines += _said("clock", f"{off}{rtt}", ink, palette, width)
     return lines
 
 

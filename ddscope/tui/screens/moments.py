@@ -70,6 +70,9 @@ class Moments(Bench):
 
     def connection(self) -> str:
         """What is wrong with the way to the engine, in a word or two."""
+        away = [host.name for host in self.session.hosts if host.watch is not None and host.watch.state == "lost"]
+        if away:
+            return f"{', '.join(away)} lost"
         engines = self.session.engines
         lost = sum(status.state == "lost" for status in engines)
         if lost:

@@ -95,6 +95,14 @@ class ServingActions(Bench):
         value = "/tmp/ddscope-%r.jsonl" if several else "/tmp/ddscope.jsonl"
         self.app.push_screen(Ask("Record on the server's host", value=value, said=said, check=check), begin)
 
+    def action_dump_stacks(self) -> None:
+        """Ask for the stacks of the server's processes, and show where they come."""
+        if self.session.take_stacks():
+            self.say("Asked for the stacks; py-spy never stops the server.")
+            self.show_pane("stacks")
+        else:
+            self.say("No stacks: no process of a server is watched, or its host is not connected.", "warning")
+
     def action_hooks(self) -> None:
         """Taps, sampling, versions and losses of every rank."""
         self.app.push_screen(ServerDetails(self.ranks, self.session))

@@ -11,10 +11,10 @@ from ddscope.tui.screens.moments import Moments
 from ddscope.tui.screens.steering import SteeringActions
 from ddscope.tui.titling import header_of, title_view
 from ddscope.tui.widgets.curve import DepthCurve
-from ddscope.tui.widgets.empty import EmptyPane
 from ddscope.tui.widgets.findings import Findings
 from ddscope.tui.widgets.node import NodeInspector
 from ddscope.tui.widgets.requests import RequestList
+from ddscope.tui.widgets.stacks import Stacks
 from ddscope.tui.widgets.steps import StepList
 from ddscope.tui.widgets.tensors import Tensors
 from ddscope.tui.widgets.text import GeneratedText
@@ -72,7 +72,7 @@ class Showing(SteeringActions, ArrangingActions, Moments):
         tree, node = self.query_one(DraftTree), self.query_one(NodeInspector)
         text, curve = self.query_one(GeneratedText), self.query_one(DepthCurve)
         state = store.state(at)
-        tree.empty_reason = reasons.steps_reason(self.session, state)
+        tree.empty_reason = reasons.tree_reason(self.session, state)
         view = store.tree(record) if record is not None else None
         tree.stopped = self.stopped(state, view.rid, view.step) if view is not None else ""
         fresh = self.session.version if cursor.is_live or not store.settled else 0
@@ -110,7 +110,7 @@ class Showing(SteeringActions, ArrangingActions, Moments):
     def _show_deck(self, seek: bool) -> None:
         store, cursor = self.store, self.cursor
         findings, tensors = self.query_one(Findings), self.query_one(Tensors)
-        timing, stacks = self.query_one(StageTimes), self.query_one("#stacks", EmptyPane)
+        timing, stacks = self.query_one(StageTimes), self.query_one(Stacks)
         journal = self.journal
         journal.empty_reason = reasons.journal_reason(self.session)
         journal.show(store.logs(self.horizon), self.moment(), seek=seek and not cursor.is_live)
@@ -122,7 +122,9 @@ class Showing(SteeringActions, ArrangingActions, Moments):
             tensors.empty_reason = reasons.tensors_reason(self.session)
         timing.empty_reason = reasons.timing_reason(self.session, store.state())
         timing.show(store.timing(cursor.rid, cursor.at))
-        stacks.empty_reason = reasons.stacks_reason(self.session)
+        stacks.show(store.stacks(self.horizon if cursor.is_live else cursor.at))
+        if not stacks.views:
+            stacks.empty_reason = reasons.stacks_reason(self.session, self.keys.short("dump_stacks"))
 
     def _show_title(self) -> None:
         store, cursor = self.store, self.cursor
@@ -141,11 +143,16 @@ class Showing(SteeringActions, ArrangingActions, Moments):
             algorithm=(view.algorithm if view is not None else None) or self._algorithm(),
             connection=self.connection(),
             attached=self.session.attached,
+            hosts=store.hosts(None if cursor.is_live else cursor.at),
+            host_names=[host.name for host in self.session.hosts],
         )
 
     def _algorithm(self) -> str:
         """What runs where no step says it: what was asked for of our own engine, what the header of another says."""
         header = header_of(self.store)
+        hosts = self.store.hosts()
+        if hosts and (header is None or header.engine is None):
+            return hosts[0].algorithm if len(hosts) == 1 else ""
         if self.session.can_control or header is None or header.engine is None:
             return self.params().algorithm
         return header.engine.algorithm

@@ -30,7 +30,6 @@ from ddscope.tui.screens.showing import Showing
 from ddscope.tui.screens.taking import Copy, TakingActions
 from ddscope.tui.screens.telling import Telling
 from ddscope.tui.widgets.curve import DepthCurve
-from ddscope.tui.widgets.empty import EmptyPane
 from ddscope.tui.widgets.findings import Findings
 from ddscope.tui.widgets.journal import Journal
 from ddscope.tui.widgets.keys import KeyHint, KeyHints
@@ -38,6 +37,7 @@ from ddscope.tui.widgets.lines import LineView
 from ddscope.tui.widgets.node import NodeInspector
 from ddscope.tui.widgets.pane import LinePane
 from ddscope.tui.widgets.requests import RequestList
+from ddscope.tui.widgets.stacks import Stacks
 from ddscope.tui.widgets.steps import StepList
 from ddscope.tui.widgets.tabs import TabStrip
 from ddscope.tui.widgets.tensors import Tensors
@@ -105,7 +105,7 @@ class Workbench(MovingActions, ServingActions, TakingActions, Showing, Telling):
                 yield Findings(id="findings")
                 yield Tensors(id="tensors")
                 yield StageTimes(id="timing")
-                yield EmptyPane(id="stacks")
+                yield Stacks(id="stacks")
                 yield DepthCurve(id="curve")
         yield KeyHints(id="keys")
 

@@ -49,6 +49,7 @@ class TitleView:
     clock: str = ""
     indexed: float | None = None  # share of the file; None when it is all there
     connection: str = ""
+    ladder: str = ""  # the lowest rung of a host's ladder of liveness that fails, and what was seen
 
 
 class TitleBar(Widget):
@@ -118,6 +119,10 @@ def title_parts(view: TitleView, palette: Palette) -> list[Part]:
     ]
     if view.engine in ("paused", "break"):
         parts.append(_engine_part(view, palette))
+    if view.ladder:
+        words = safe(view.ladder.replace("\n", " "))
+        forms = tuple(((f" ✗ {cut(words, width)} ", palette.badge_bad),) for width in (60, 36, 18))
+        parts.append(Part(forms, 90, gap=2, action="show_findings"))
     if view.fault:
         parts.append(
             Part(
