@@ -82,9 +82,9 @@ def _base(node: ast.ClassDef) -> str | None:
 
 
 def _members(node: ast.ClassDef) -> Values:
-    """auto() counts on from the last value, as `enum` does; in a flag it takes the next bit, in a StrEnum the name."""
+    """auto() is one more than the highest so far, in a flag the next bit, in a StrEnum the name (Python 3.11 on)."""
     base, found = _base(node), Values()
-    last: object = 0
+    highest: int | None = 0
     for inner in node.body:
         if isinstance(inner, ast.Assign) and len(inner.targets) == 1:
             target, value = inner.targets[0], inner.value
@@ -94,21 +94,25 @@ def _members(node: ast.ClassDef) -> Values:
             continue
         if not isinstance(target, ast.Name) or target.id.startswith("_"):
             continue
-        last = _value(value, last, base, target.id, found)
-        found[target.id] = None if last is None else str(last)
+        known = _value(value, highest, base, target.id, found)
+        found[target.id] = None if known is None else str(known)
+        if not isinstance(known, int):
+            highest = None  # what comes after it cannot be counted
+        elif highest is not None:
+            highest = known if len(found) == 1 else max(highest, known)
     return found
 
 
-def _value(node: ast.expr, last: object, base: str | None, name: str, found: Values) -> object:
+def _value(node: ast.expr, highest: int | None, base: str | None, name: str, found: Values) -> object:
     if isinstance(node, ast.Call):
         called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         if called != "auto":
             return None
         if base == "StrEnum":
             return name.lower()
-        if not isinstance(last, int):
+        if highest is None:
             return None
-        return last + 1 if base not in ("Flag", "IntFlag") else 1 << last.bit_length()
+        return highest + 1 if base not in ("Flag", "IntFlag") else 1 << highest.bit_length()
     if isinstance(node, ast.Name) and found.get(node.id) is not None:
         text = str(found[node.id])
         return int(text) if text.lstrip("-").isdigit() else text

@@ -118,7 +118,7 @@ def _environment(name: str, value: str) -> str:
 
 
 def enable(host: Runs, unit: LoadedUnit, text: str) -> list[Step]:
-    """Steps that write the drop-in and have systemd read it. Raises HostError where a file of somebody else is there."""
+    """Steps that write the drop-in and have systemd read it. HostError where somebody else's file is there."""
     there = host.run(["cat", "--", unit.path])
     if not there.status and not there.out.startswith(MARK.encode()):
         raise HostError(f"{unit.path} on {host.name} exists and is not ddscope's: move it away first.")
@@ -136,7 +136,7 @@ def enable(host: Runs, unit: LoadedUnit, text: str) -> list[Step]:
 
 
 def disable(host: Runs, drop: DropIn) -> list[Step]:
-    """Steps that remove a drop-in of ours and have systemd forget it. HostError: somebody rewrote it."""
+    """Steps that remove a drop-in of ours and have systemd forget it. HostError where it is not."""
     there = host.run(["cat", "--", drop.path])
     manager = ("systemctl", "--user") if drop.user else ("systemctl",)
     if not there.status and not there.out.startswith(MARK.encode()):

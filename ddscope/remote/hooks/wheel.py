@@ -13,7 +13,7 @@ from importlib.resources.abc import Traversable
 from ddscope_hooks import __version__
 
 ENTRY = ("sglang.srt.plugins", "ddscope", "ddscope_hooks.plugin:register")
-"""The entry point by which SGLang finds the hooks, as pyproject.toml has it. Importing the plug-in would lead to torch."""
+"""The entry point by which SGLang finds the hooks, as in pyproject.toml. Importing the plug-in leads to torch."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
