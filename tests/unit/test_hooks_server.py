@@ -148,6 +148,16 @@ def test_results_of_requests_that_ended_or_were_retracted_meanwhile_are_no_steps
         assert steps_of(server).keys() == {alive.rid}
 
 
+def test_a_request_whose_output_does_not_grow_has_no_step() -> None:
+    with serving(spec=False, algorithm="autoregressive") as server:
+        beam, plain = reqs = requests(9, 9)
+        server.prefill(reqs)
+        beam.output_ids = type("Kept", (type(beam.output_ids),), {"extend": lambda *_: None})("q", beam.output_ids)
+        server.decode(reqs)
+        assert steps_of(server).keys() == {plain.rid}
+        no_faults(server)
+
+
 def test_a_retracted_request_goes_on_and_its_output_has_no_hole() -> None:
     with serving() as server:
         (req,) = reqs = requests(12)

@@ -116,7 +116,8 @@ class Requests:
             before = cargo.live[slot]
             if before >= 0:
                 run = req.output_ids[before:] if runs is None else runs[slot]
-                found.append((slot, req, before, run, len(run) if lengths is None else lengths[slot]))
+                if len(run):  # a beam's tokens lie elsewhere until it is done
+                    found.append((slot, req, before, run, len(run) if lengths is None else lengths[slot]))
         self._tell(found, cargo, processor, batch, result)
 
     def prefilled(self, _: Any, processor: Any, batch: Any, result: Any) -> None:
@@ -137,9 +138,6 @@ class Requests:
                 self._request(req)
         cargo.runs = None
         self._tell(found, cargo, processor, batch, result)
-        for slot, req in enumerate(batch.reqs):
-            if cargo.live[slot] == 0 and req.finished():
-                self._end(req)
 
     def _tell(self, found: Sequence[Any], cargo: Cargo, processor: Any, batch: Any, result: Any) -> None:
         """Emit the requests' records of one result: new requests, steps, ends."""
@@ -161,9 +159,7 @@ class Requests:
         if later is not None:
             core.flush()
             core.emitter.emit_later(later)
-        for _, req, *_ in found:
-            if req.finished():
-                self._end(req)
+        self._ends(batch)
 
     def _later(self, rows: list[_Found], cargo: Cargo, processor: Any, batch: Any, result: Any) -> Later | None:
         core, packed = self._core, cargo.packed
@@ -204,7 +200,7 @@ class Requests:
         return seen
 
     def _ends(self, batch: Any) -> None:
-        """Of a pass that was not recorded: only the ends of requests that were told of."""
+        """Of requests that were told of; also of a pass that was not recorded."""
         for req in batch.reqs:
             if req.finished() and getattr(req, RESULT, None) is not None:
                 self._end(req)
