@@ -1,4 +1,4 @@
-"""What the diagnosis costs a record: µs a step at several budgets, against decoding the same record.
+"""What the diagnosis costs a record: µs a step at several budgets and µs a log line, against decoding the same record.
 
 Prints one table. `python benchmarks/diagnose.py [TRACE]`: with a trace, the same for its records as they are.
 The steps are drawn at random with the shape of the engine's records: marginals of 15 depths, a tree, positions, mask,
@@ -13,8 +13,23 @@ from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter_ns
 
-from ddscope.diagnose import Diagnosis, all_detectors
-from ddscope.model import Draft, Flags, Header, Model, Producer, Record, Request, Step, StepTime, Target, TopK, Tree
+from ddscope.diagnose import Diagnosis
+from ddscope.diagnose.detectors import all_detectors
+from ddscope.model import (
+    Draft,
+    Flags,
+    Header,
+    Log,
+    Model,
+    Producer,
+    Record,
+    Request,
+    Step,
+    StepTime,
+    Target,
+    TopK,
+    Tree,
+)
 from ddscope.trace import decode, encode
 
 VOCAB, DEPTHS, STEPS, ROUNDS = 49_152, 15, 200, 25
@@ -88,6 +103,30 @@ def _tree(rng: random.Random, budget: int) -> tuple[list[int], list[int], list[i
     return parents, depths, rows
 
 
+def log_lines(count: int = 400) -> dict[str, list[Record]]:
+    """Records of a server's journal, by sort of line."""
+    decode_ = (
+        "[2026-09-21 14:10:36 TP0] Decode batch, #running-req: 8, #token: {0}, token usage: 0.02, accept len: 3.10, "
+        "accept rate: 0.30, cuda graph: True, gen throughput (token/s): 845.01, #queue-req: 0"
+    )
+    texts = {
+        "Decode batch": decode_,
+        "answered requests": 'INFO:     127.0.0.1:{0} - "POST /v1/chat/completions HTTP/1.1" 200 OK',
+        "other lines": "[2026-09-21 14:10:36 TP0] tree node {0}: parent 3, depth 4, log-probability -0.73 of its token",
+        "tracebacks": '  File "/opt/venv/lib/python3.12/site-packages/sglang/srt/managers/tp.py", line {0}, in run',
+    }
+    return {
+        name: [
+            Log(
+                src="journal/sglang.service", seq=n, t=n * 250_000, mono=n * 250_000, message=text.format(n), pid=4100,
+                unit="sglang.service", priority=6, ident="python3", cursor=f"s=aa;i={n:x};b=5c0ffee05c0ffee05c0ffee0",
+            )
+            for n in range(count)
+        ]
+        for name, text in texts.items()
+    }  # fmt: skip
+
+
 class Watch:
     """µs a call: the best of ROUNDS for each record, then their mean, as the machine's other work only adds."""
 
@@ -144,6 +183,8 @@ def main(arguments: list[str]) -> None:
         return
     for budget in (0, 7, 15, 31, 63, 255):
         row(f"steps of budget {budget}", [encode(record) for record in sound_steps(budget)])
+    for name, records in log_lines().items():
+        row(f"log: {name}", [encode(record) for record in records])
     lines = [encode(record) for record in sound_steps(31)]
     print("\nby rule, budget 31           µs a step")
     for number, detector in enumerate(all_detectors()):

@@ -11,6 +11,7 @@ from ddscope.diagnose.base import (
 )
 from ddscope.diagnose.diagnosis import Diagnosis, diagnose
 from ddscope.diagnose.render import render_text, to_json
+from ddscope.diagnose.together import diagnose_files
 
 __all__ = [
     "SEVERITIES",
@@ -21,6 +22,7 @@ __all__ = [
     "RuledOut",
     "Severity",
     "diagnose",
+    "diagnose_files",
     "ranked",
     "render_text",
     "to_json",

@@ -38,7 +38,7 @@ class AcceptLow(Detector):
     """Steps of uncached requests that were seen from their start, and accept lengths from log lines."""
 
     id = "accept.low_from_start"
-    wants = (*WANTS, Request, Finish)
+    wants = (*WANTS, Step, Request, Finish)
 
     def __init__(self, journal: Journal | None = None) -> None:
         self._journal = journal or Journal()

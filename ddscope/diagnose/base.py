@@ -22,12 +22,20 @@ MAX_EVIDENCE = 8
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A record that shows it. `record` is the record's number in its file (None when the caller gave none)."""
+    """A record that shows it. `record` is the record's number in its file (None when the caller gave none).
+
+    file: the file's name, where several were read together.
+    """
 
     src: str
     seq: int
     record: int | None
     text: str
+    file: str = ""
+
+    def with_(self, **changes: Any) -> Evidence:
+        """A copy with some fields replaced."""
+        return replace(self, **changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +89,7 @@ class Detector:
     """
 
     id: ClassVar[str]
-    wants: ClassVar[tuple[type[Record], ...]] = (Record,)
+    wants: tuple[type[Record], ...] = (Record,)
     ranks: ClassVar[bool] = False
     """Whether it wants the steps that further ranks repeat, which tell counts and no tree, and would count twice."""
 
@@ -110,7 +118,7 @@ def rank_key(finding: Finding) -> tuple[Any, ...]:
         finding.rid or "",
         finding.title,
         finding.detail,
-        tuple((e.src, e.seq, -1 if e.record is None else e.record, e.text) for e in finding.evidence),
+        tuple((e.src, e.seq, -1 if e.record is None else e.record, e.text, e.file) for e in finding.evidence),
         finding.next,
         tuple((r.what, r.why) for r in finding.ruled_out),
         finding.consequences,

@@ -45,7 +45,7 @@ class CacheConditioned(JournalRule):
     """Accepted per step of requests, by whether they were cached, within classes of length."""
 
     id = "accept.cache_conditioned"
-    wants = (*WANTS, Request, Finish)
+    wants = (*WANTS, Step, Request, Finish)
 
     def __init__(self, journal: Journal | None = None) -> None:
         super().__init__(journal)

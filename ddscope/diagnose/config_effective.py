@@ -13,7 +13,6 @@ from typing import Any
 from ddscope.diagnose.base import MAX_EVIDENCE, Evidence, Finding, RuledOut, evidence_of
 from ddscope.diagnose.drafter_inputs import Cause, DrafterInputs
 from ddscope.diagnose.journal import WANTS, Journal, JournalRule
-from ddscope.diagnose.messages import message_of
 from ddscope.diagnose.simulated import MARK, simulated
 from ddscope.diagnose.values import host_of, mapping, on, shown
 from ddscope.diagnose.words import excerpt, listed, plural, slug
@@ -58,7 +57,7 @@ class RequestedVsEffective(JournalRule):
             self._simulates(text, record, index, "the engine's configuration simulates acceptance")
 
     def _log(self, record: Log, index: int | None) -> None:
-        message = message_of(record)
+        message = self.journal.message
         if not message:
             return
         if MARK in message:
@@ -161,7 +160,7 @@ class RequestedVsEffective(JournalRule):
 
     def _unused(self) -> Iterable[Finding]:
         """A draft model, and no algorithm that uses it."""
-        for service in self.journal.services.values():
+        for service in self.journal.servers():
             run = service.now
             if run is None or run.args_evidence is None:
                 continue

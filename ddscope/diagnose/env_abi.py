@@ -14,7 +14,6 @@ from typing import Any
 from ddscope.diagnose.abi import Misfit, classify
 from ddscope.diagnose.base import MAX_EVIDENCE, Evidence, Finding, RuledOut, Severity, evidence_of
 from ddscope.diagnose.journal import WANTS, Journal, JournalRule
-from ddscope.diagnose.messages import message_of
 from ddscope.diagnose.runs import Run
 from ddscope.diagnose.values import host_of, items, mapping, on, text, texts
 from ddscope.diagnose.words import excerpt, listed, plural, sentence, slug
@@ -22,8 +21,6 @@ from ddscope.model import Fact, Log, Record
 
 MAX_KINDS = 32
 MAX_FACTS = 64
-_MARKS = ("undefined symbol", "no kernel image", "NoKernelImage", "GLIBC", "CXXABI", "CUDA driver version", "too old",
-          "unsupported toolchain")  # fmt: skip
 _VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})")
 _ARCH = re.compile(r"(sm|compute)_(\d{1,2})(\d)[af]?")
 
@@ -55,8 +52,8 @@ class EnvAbi(JournalRule):
     def observe(self, record: Record, index: int | None = None) -> None:
         self.journal.observe(record, index)
         if isinstance(record, Log):
-            message = message_of(record) if self.journal.run is not None else None
-            if message and any(mark in message for mark in _MARKS):
+            message = self.journal.message if self.journal.run is not None else None
+            if message and _speaks_of_it(message):
                 self._message(message, record, index)
         elif isinstance(record, Fact):
             self._fact(record, index)
@@ -186,6 +183,18 @@ class EnvAbi(JournalRule):
             evidence=(evidence,),
             next=misfit.next if misfit is not None else (f"Install what it lacks, or a build of {library} that fits.",),
         )  # fmt: skip
+
+
+def _speaks_of_it(message: str) -> bool:
+    """A quick look that leaves nearly every line out."""
+    return (
+        "undefined symbol" in message
+        or "kernel image" in message
+        or "NoKernelImage" in message
+        or ("not found" in message and ("GLIBC" in message or "CXXABI" in message))
+        or ("driver" in message and ("too old" in message or "insufficient" in message))
+        or "unsupported toolchain" in message
+    )
 
 
 def _survived(run: Run) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ddscope.diagnose.base import MAX_EVIDENCE, Evidence, Finding, RuledOut, evidence_of
-from ddscope.diagnose.journal import Journal, JournalRule
+from ddscope.diagnose.journal import WANTS, Journal, JournalRule
 from ddscope.diagnose.runs import Exit, Run, Service
 from ddscope.diagnose.system_log import OomKill, Xid
 from ddscope.diagnose.words import excerpt, listed, plural, seconds
@@ -59,6 +59,7 @@ class GpuFault(JournalRule):
     """Pairs kernel lines with ends of processes, and collects illegal accesses."""
 
     id = "gpu.fault"
+    wants = (*WANTS, Step)
 
     def __init__(self, journal: Journal | None = None) -> None:
         super().__init__(journal)
@@ -69,7 +70,7 @@ class GpuFault(JournalRule):
         if not isinstance(record, Log) or self.journal.line is None:
             return
         text = self.journal.line.text
-        if any(mark in text for mark in _ACCESS):
+        if ("access" in text or "ddress" in text or "assert" in text) and any(mark in text for mark in _ACCESS):
             self._access(record, index, text)
 
     def _access(self, record: Log, index: int | None, text: str) -> None:

@@ -7,7 +7,6 @@ known. It draws no conclusions. Time is that of the records, never of a clock: r
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
 
 from ddscope.diagnose.base import Detector, Evidence, Finding, evidence_of
 from ddscope.diagnose.messages import message_of
@@ -30,21 +29,28 @@ from ddscope.diagnose.system_log import OomKill, SystemEvent, UnitExit, UnitStat
 from ddscope.diagnose.words import excerpt
 from ddscope.model import Gap, Log, Probe, Record, Step
 
-WANTS = (Log, Gap, Probe, Step)
+WANTS: tuple[type[Record], ...] = (Log, Gap, Probe)
 MAX_SERVICES = 64
 MAX_KERNEL = 32
 MAX_PROBES = 64
+SERVERS = ("sglang", "vllm", "VllmWorker")
 PAUSE = 60_000_000  # µs; between batch lines further apart the server had nothing to do
 
 
+def is_log(src: str) -> bool:
+    """Whether a source is a journal or a log file."""
+    return src.startswith(("journal", "log"))
+
+
 class Journal:
-    """The state of all logs. `line` and `system` are of the record that was observed last."""
+    """The state of all logs. message, line, system and run are of the record that was observed last."""
 
     def __init__(self) -> None:
         self.services: dict[str, Service] = {}
         self.kernel: list[tuple[int, Xid | OomKill, Evidence]] = []
         self.probes: dict[tuple[str, str], list[tuple[Probe, Evidence]]] = {}  # source, rung → the last ones
-        self.step: tuple[Step, Evidence] | None = None
+        self.step: tuple[Step, int | None] | None = None  # the last one, and its record number
+        self.message: str | None = None
         self.now = 0
         self.line: Line | None = None
         self.system: SystemEvent | None = None
@@ -55,15 +61,16 @@ class Journal:
         """Take in a record, once."""
         if record is self._last:
             return
-        self._last, self.line, self.system, self.run = record, None, None, None
+        self._last = record
+        self.message = self.line = self.system = self.run = None
         if record.t > self.now:
             self.now = record.t
         if isinstance(record, Log):
             self._log(record, index)
         elif isinstance(record, Step):
-            self.step = (record, evidence_of(record, index, f"step {record.step}"))
+            self.step = (record, index)
         elif isinstance(record, Gap):
-            if record.of in self.services or not record.of.startswith("engine"):
+            if is_log(record.of):
                 service = self._service(record.of)
                 if service is not None:
                     service.lost = record.t
@@ -73,7 +80,7 @@ class Journal:
     # -- logs ----------------------------------------------------------------------------------------------------------
 
     def _log(self, record: Log, index: int | None) -> None:
-        message = message_of(record)
+        message = self.message = message_of(record)
         if not message:
             return
         self.system = read(record, message)
@@ -89,14 +96,29 @@ class Journal:
         run = self.run = self._run(service, record, index, line.event)
         run.seen = max(run.seen, record.t)
         if line.event is not None:
+            service.server = service.server or not isinstance(line.event, Http)
             self._event(run, line, record, index)
+        elif not service.server and any(name in message for name in SERVERS):
+            service.server = True
         run.tracebacks.feed(line.text, record.pid, record, index)
 
     def _service(self, src: str) -> Service | None:
         service = self.services.get(src)
-        if service is None and len(self.services) < MAX_SERVICES:
+        if service is None:
+            if len(self.services) >= MAX_SERVICES:  # a whole system's journal: only servers are worth their place
+                other = next((known for known in self.services.values() if not known.server), None)
+                if other is None:
+                    return None
+                del self.services[other.src]
             service = self.services[src] = Service(src)
         return service
+
+    def servers(self) -> list[Service]:
+        """Services that serve models; where none is known to, and there is only one, that one."""
+        known = [service for service in self.services.values() if service.server]
+        if known or len(self.services) != 1:
+            return known
+        return list(self.services.values())
 
     def _run(self, service: Service, record: Log, index: int | None, event: Event | None) -> Run:
         """The run that a line belongs to: that of its process; after an end, or with new arguments, another one."""
@@ -113,7 +135,7 @@ class Journal:
             for older in reversed(service.runs):
                 if older.owns(record.pid):
                     return older
-        text = excerpt(message_of(record) or "", 120)
+        text = excerpt(self.message or "", 120)
         run = Run(service.count, record.t, evidence_of(record, index, f"the first line of a run: “{text}”"))
         run.begun = starts or (service.state is not None and service.state[0] in ("started", "starting", "restart"))
         run.join(record.pid)
@@ -242,7 +264,7 @@ class Journal:
 class JournalRule(Detector):
     """A rule that reads what the logs told. journal: the one it shares with other rules; its own without."""
 
-    wants: ClassVar[tuple[type[Record], ...]] = WANTS
+    wants = WANTS
 
     def __init__(self, journal: Journal | None = None) -> None:
         self.journal = journal or Journal()
@@ -255,6 +277,17 @@ class JournalRule(Detector):
 
     def runs(self) -> Iterable[tuple[Service, Run]]:
         """All runs that are known, in the order of their services."""
-        for service in self.journal.services.values():
+        for service in self.journal.servers():
             for run in service.runs:
                 yield service, run
+
+
+class StateRule(JournalRule):
+    """A rule that looks at no record itself: beside others that do, it asks for none."""
+
+    wants = (*WANTS, Step)
+
+    def __init__(self, journal: Journal | None = None) -> None:
+        super().__init__(journal)
+        if journal is not None:
+            self.wants = ()

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 
 from ddscope.diagnose.base import MAX_EVIDENCE, Evidence, Finding, RuledOut, evidence_of
 from ddscope.diagnose.journal import Journal, JournalRule
-from ddscope.diagnose.messages import message_of
 from ddscope.diagnose.words import excerpt, plural, seconds
 from ddscope.model import Log, Record
 
@@ -38,8 +37,10 @@ class KvAllocator(JournalRule):
         self.journal.observe(record, index)
         if not isinstance(record, Log):
             return
-        message = message_of(record)
-        if not message or not any(mark in message for mark in _MARKS):
+        message = self.journal.message
+        if not message or not ("etected" in message or " free" in message or "-free" in message):
+            return
+        if not any(mark in message for mark in _MARKS):
             return
         told = balance(message)
         if told is None:

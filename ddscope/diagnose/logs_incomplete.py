@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ddscope.diagnose.base import MAX_EVIDENCE, Evidence, Finding, RuledOut, evidence_of
-from ddscope.diagnose.journal import WANTS, Journal, JournalRule
+from ddscope.diagnose.journal import WANTS, Journal, JournalRule, is_log
 from ddscope.diagnose.sglang_log import Decode
 from ddscope.diagnose.system_log import NotAllowed, Suppressed
 from ddscope.diagnose.words import excerpt, listed, plural, seconds, slug
@@ -65,7 +65,7 @@ class LogsIncomplete(JournalRule):
         self.journal.observe(record, index)
         if isinstance(record, Log):
             self._log(record, index)
-        elif isinstance(record, Gap) and not record.of.startswith("engine"):
+        elif isinstance(record, Gap) and is_log(record.of):
             self._gap(record, index)
 
     def _log(self, record: Log, index: int | None) -> None:

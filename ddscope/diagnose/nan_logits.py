@@ -126,6 +126,8 @@ class NanLogits(Detector):
             return
         if READY in message:
             self._ready.add(record.src)
+        if "nan" not in message and "NaN" not in message and "NAN" not in message:
+            return
         lowered = message.lower()
         sign = next((sign for sign in LOG_SIGNS if sign in lowered), None)
         if sign is not None:

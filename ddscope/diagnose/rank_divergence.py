@@ -35,7 +35,7 @@ class RankDivergence(Detector):
     """Compares every rank's step with the first one told of the same request and number."""
 
     id = "hang.rank_divergence"
-    wants = WANTS
+    wants = (*WANTS, Step)
     ranks = True
 
     def __init__(self, journal: Journal | None = None) -> None:

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any
 
-from ddscope.diagnose.base import Finding
+from ddscope.diagnose.base import Evidence, Finding
 
 WIDTH = 100
 
@@ -21,11 +21,17 @@ def to_json(finding: Finding) -> dict[str, Any]:
         "title": finding.title,
         "detail": finding.detail,
         "rid": finding.rid,
-        "evidence": [{"src": e.src, "seq": e.seq, "record": e.record, "text": e.text} for e in finding.evidence],
+        "evidence": [_evidence(e) for e in finding.evidence],
         "ruled_out": [{"what": r.what, "why": r.why} for r in finding.ruled_out],
         "consequences": list(finding.consequences),
         "next": list(finding.next),
     }
+
+
+def _evidence(shown: Evidence) -> dict[str, Any]:
+    """`file` is there where several files were read together."""
+    told: dict[str, Any] = {"src": shown.src, "seq": shown.seq, "record": shown.record, "text": shown.text}
+    return told | ({"file": shown.file} if shown.file else {})
 
 
 def visible(text: str) -> str:
@@ -50,7 +56,7 @@ def _block(number: int, finding: Finding, width: int) -> str:
     lines += _wrap(finding.title, width, "   ")
     if finding.detail:
         lines += _wrap(finding.detail, width, "   ")
-    evidence = [f"{_place(e.src, e.seq, e.record)}: {e.text}" for e in finding.evidence]
+    evidence = [f"{_place(e)}: {e.text}" for e in finding.evidence]
     ruled_out = [f"{r.what}: {r.why}" for r in finding.ruled_out]
     for head, items in (
         ("evidence", evidence),
@@ -65,8 +71,10 @@ def _block(number: int, finding: Finding, width: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _place(src: str, seq: int, record: int | None) -> str:
-    return f"{src} #{seq}" + ("" if record is None else f" (record {record})")
+def _place(shown: Evidence) -> str:
+    record = "" if shown.record is None else f"record {shown.record}"
+    where = f"{shown.file}, {record}" if shown.file and record else record
+    return f"{shown.src} #{shown.seq}" + (f" ({where})" if where else "")
 
 
 def _wrap(text: str, width: int, first: str, rest: str | None = None) -> list[str]:

@@ -70,7 +70,7 @@ class RunawayLoop(JournalRule):
     """Four-grams and acceptance over a window of each request."""
 
     id = "output.runaway_loop"
-    wants = (*WANTS, Request, Finish)
+    wants = (*WANTS, Step, Request, Finish)
 
     def __init__(self, journal: Journal | None = None) -> None:
         super().__init__(journal)

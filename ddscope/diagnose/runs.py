@@ -136,6 +136,7 @@ class Service:
     limit: tuple[int, Evidence] | None = None  # systemd gave up
     state: tuple[str, int, Evidence] | None = None  # systemd's last word: started, stopped, …
     lost: int = 0  # t of the last hole in its log
+    server: bool = False  # it wrote what only a server of models writes
 
     @property
     def name(self) -> str:

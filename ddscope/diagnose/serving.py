@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ddscope.diagnose.base import MAX_EVIDENCE, Evidence, Finding, RuledOut, Severity
-from ddscope.diagnose.journal import JournalRule
+from ddscope.diagnose.base import MAX_EVIDENCE, Evidence, Finding, RuledOut, Severity, evidence_of
+from ddscope.diagnose.journal import StateRule
 from ddscope.diagnose.runs import Exit, Run, Service
 from ddscope.diagnose.startup import fatal_trouble
 from ddscope.diagnose.words import excerpt, listed, plural, seconds, sentence
@@ -22,7 +22,7 @@ TIMES = 3  # of the usual interval without a batch
 LEAST = 5_000_000  # µs without one, at least
 STARTING = 10_000_000  # µs after which a start is worth a word
 LONG = 300_000_000  # µs without a line of a server that starts
-_REFUSED = re.compile(r"(?:^|\bHTTP(?:/[\d.]{1,4})? |\bstatus |\()(4\d\d)\b")
+_REFUSED = re.compile(r"(?:^|\bHTTP(?:/[\d.]{1,4})? |\bstatus |\banswers |\()(4\d\d)\b")
 
 Told = tuple[Probe, Evidence]
 
@@ -33,7 +33,7 @@ _NEXT_STUCK = (
 )
 
 
-class _ServeRule(JournalRule):
+class _ServeRule(StateRule):
     """What the rules about serving share: the ladder of each prober, and the service it belongs to."""
 
     def ladders(self) -> Iterable[tuple[str, dict[str, Told]]]:
@@ -46,7 +46,7 @@ class _ServeRule(JournalRule):
     def service(self, src: str) -> Service | None:
         """The service that a prober looks at: of its host where names tell, the one heard last where not."""
         host = src.partition("/")[2]
-        known = [service for service in self.journal.services.values() if service.runs]
+        known = [service for service in self.journal.servers() if service.runs]
         of_host = [service for service in known if host and host in service.src]
         return max(of_host or known, key=lambda service: service.runs[-1].seen, default=None)
 
@@ -54,13 +54,27 @@ class _ServeRule(JournalRule):
         """The last sign of work: a step of a trace, or a batch in the log."""
         told = [run.progressed()] if run is not None else []
         if self.journal.step is not None:
-            told.append((self.journal.step[0].t, self.journal.step[1]))
+            step, index = self.journal.step
+            told.append((step.t, evidence_of(step, index, f"step {step.step}")))
         return max((t for t in told if t is not None), key=lambda t: t[0], default=None)
 
 
 def starting(run: Run | None) -> bool:
     """Whether a run is known to be on its way and not there yet."""
     return run is not None and run.begun and not run.served and run.ended is None
+
+
+def failing(ladder: dict[str, Told]) -> str | None:
+    """`generate` or `progress` where it is the lowest rung that fails; None where another one does, or none."""
+    lower = [ladder[rung][0] for rung in DOWN if rung in ladder]
+    if not lower or not all(probe.ok for probe in lower):
+        return None
+    generate, progress = ladder.get("generate"), ladder.get("progress")
+    if generate is not None and not generate[0].ok:
+        return "generate"
+    if progress is None or progress[0].ok or (generate is not None and generate[0].t >= progress[0].t):
+        return None
+    return "progress"
 
 
 class AliveNotServing(_ServeRule):
@@ -82,28 +96,25 @@ class AliveNotServing(_ServeRule):
                     yield self._watchdog(service, run, stuck)
 
     def _probed(self, src: str, ladder: dict[str, Told]) -> Finding | None:
-        generate, health = ladder.get("generate"), ladder.get("health")
-        if generate is None or generate[0].ok or (health is not None and not health[0].ok):
+        rung = failing(ladder)
+        if rung is None:
             return None
-        if any(rung in ladder and not ladder[rung][0].ok for rung in DOWN):
-            return None
-        if health is None and not any(rung in ladder for rung in DOWN):
-            return None
+        told = ladder[rung]
         service = self.service(src)
         run = service.now if service is not None else None
         if starting(run):
             return None
-        failed = self.journal.probes[src, "generate"]
-        failed = failed[max((n for n, told in enumerate(failed) if told[0].ok), default=-1) + 1 :]
-        refused = _REFUSED.search(generate[0].detail or "")
+        refused = _REFUSED.search(told[0].detail or "") if rung == "generate" else None
         if refused:
-            return self._refused(generate, refused[1])
+            return self._refused(told, refused[1])
         worked = self.worked(run)
         if worked is not None and not self._silent(run, worked[0]):
             return None
         phase = run.phase() if run is not None else None
         if phase is not None and (worked is None or phase.seen > worked[0]):
             return None  # it compiles
+        probes = self.journal.probes[src, rung]
+        failed = probes[max((n for n, told in enumerate(probes) if told[0].ok), default=-1) + 1 :]
         return self._stuck(ladder, failed, service, run, worked)
 
     def _silent(self, run: Run | None, worked: int) -> bool:
@@ -130,15 +141,15 @@ class AliveNotServing(_ServeRule):
         run: Run | None,
         worked: tuple[int, Evidence] | None,
     ) -> Finding:
-        first = failed[0][0]
+        first, last = failed[0][0], failed[-1][0]
+        own = first.rung == "generate"
         hole = service is not None and service.lost > (worked[0] if worked is not None else 0)
         evidence = [
             failed[0][1],
             *(ladder[rung][1] for rung in ("health", "port", "process", "unit") if rung in ladder),
         ]
-        ruled_out = [
-            RuledOut("an idle server", "the probe is a request of its own, and gets no answer"),
-        ]
+        why = "the probe is a request of its own, and gets no answer" if own else "it counts requests that run"
+        ruled_out = [RuledOut("an idle server", why)]
         if worked is not None:
             evidence.insert(1, worked[1])
             quiet = f"The last sign of work is {seconds(self.journal.now - worked[0])} old"
@@ -152,14 +163,16 @@ class AliveNotServing(_ServeRule):
         if hole:
             quiet += " The log has a hole since then, so only the probe counts."
         name = service.name if service is not None and service.runs else "The server"
-        said = f" It said: {first.detail}." if first.detail else ""
+        said = f" {excerpt(last.detail, 160)}." if last.detail else ""
+        does = "a request for a few tokens does not" if own else "the requests that run get no tokens"
+        probes = plural(len(failed), "probe") + " without an answer." if own else "By its own metrics."
         return Finding(
             id=self.id,
-            kind="generate",
+            kind=first.rung,
             severity="critical",
             confidence=(0.7 if hole else 0.8) + (0.15 if len(failed) > 1 else 0.05 if worked is not None else 0.0),
-            title=f"{name} is alive and does not serve: health answers, a request for a few tokens does not.",
-            detail=f"{plural(len(failed), 'request')} without an answer. {quiet}{said}",
+            title=f"{name} is alive and does not serve: health answers, {does}.",
+            detail=f"{probes} {quiet}{said}",
             symptom=f"{name} is alive and does not serve.",
             evidence=tuple(evidence[:MAX_EVIDENCE]),
             next=_NEXT_STUCK,
@@ -201,7 +214,7 @@ class NotReady(_ServeRule):
     id = "serve.not_ready"
 
     def findings(self) -> Iterable[Finding]:
-        for service in self.journal.services.values():
+        for service in self.journal.servers():
             run = service.now
             if run is None or not starting(run) or run.phase() is not None or self.journal.now - run.t < STARTING:
                 continue
@@ -238,7 +251,7 @@ class Down(_ServeRule):
     id = "serve.down"
 
     def findings(self) -> Iterable[Finding]:
-        for service in self.journal.services.values():
+        for service in self.journal.servers():
             run = service.now
             if run is not None and not run.watchdogs and fatal_trouble(run) is None:
                 end = _crash(run)

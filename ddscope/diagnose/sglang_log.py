@@ -121,7 +121,6 @@ class Line(msgspec.Struct, frozen=True):
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _TIME = re.compile(r"\d\d:\d\d:\d\d(?:[.,]\d{1,6})?")
 _TAG = re.compile(r"([A-Z][A-Z_]{0,15})(\d{1,6})")
-_NUMBER = re.compile(r"[+-]?\d{1,18}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,3})?")
 _ITERATION = re.compile(r" \[(\d{1,15})\]")
 _HTTP = re.compile(r'"([A-Z]{3,8}) (\S{1,300})(?: HTTP/[\d.]{1,4})?" (\d{3})\b')
 _WATCHDOG = re.compile(
@@ -198,9 +197,12 @@ def _fields(text: str, skip: int) -> tuple[int | None, dict[str, float], dict[st
 
 
 def _number(value: str) -> float | None:
-    if not _NUMBER.fullmatch(value):
+    if len(value) > 24 or not value.isascii() or "_" in value:
         return None
-    number = float(value)
+    try:
+        number = float(value)
+    except ValueError:
+        return None
     return number if isfinite(number) else None
 
 

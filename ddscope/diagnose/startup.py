@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from ddscope.diagnose import abi
 from ddscope.diagnose.base import MAX_EVIDENCE, Evidence, Finding, RuledOut
-from ddscope.diagnose.journal import JournalRule
+from ddscope.diagnose.journal import StateRule
 from ddscope.diagnose.runs import Run, Service
 from ddscope.diagnose.tracebacks import Trouble, is_ffmpeg, missing_file
 from ddscope.diagnose.words import plural, seconds, slug
@@ -48,7 +48,7 @@ def survived(run: Run, trouble: Trouble) -> bool:
     return ready or (run.batches.last is not None and run.batches.last[0] >= trouble.t)
 
 
-class OptionalImport(JournalRule):
+class OptionalImport(StateRule):
     """Something did not load, and the server started and served all the same."""
 
     id = "startup.optional_import"
@@ -89,13 +89,13 @@ class OptionalImport(JournalRule):
         )
 
 
-class ImportFatal(JournalRule):
+class ImportFatal(StateRule):
     """The same block, and the process ended there."""
 
     id = "startup.import_fatal"
 
     def findings(self) -> Iterable[Finding]:
-        for service in self.journal.services.values():
+        for service in self.journal.servers():
             found: dict[tuple[str, str], list[tuple[Run, Trouble]]] = {}
             for run in service.runs:
                 trouble = fatal_trouble(run)
@@ -147,13 +147,13 @@ def _exit(run: Run) -> tuple[Evidence, ...]:
     return () if run.ended is None else (run.ended.evidence,)
 
 
-class CrashLoop(JournalRule):
+class CrashLoop(StateRule):
     """systemd starts it again and again. The first exit's cause is the finding, the loop its consequence."""
 
     id = "startup.crash_loop"
 
     def findings(self) -> Iterable[Finding]:
-        for service in self.journal.services.values():
+        for service in self.journal.servers():
             failed = [run for run in service.runs if run.failed]
             restarts = service.restarts[0] if service.restarts is not None else 0
             if failed and (
@@ -191,13 +191,13 @@ class CrashLoop(JournalRule):
         )  # fmt: skip
 
 
-class StartupPhase(JournalRule):
+class StartupPhase(StateRule):
     """The server is quiet because it loads, compiles or captures."""
 
     id = "startup.phase"
 
     def findings(self) -> Iterable[Finding]:
-        for service in self.journal.services.values():
+        for service in self.journal.servers():
             run = service.now
             phase = run.phase() if run is not None and not run.served and run.ended is None else None
             if run is None or phase is None or self.journal.now - phase.t < QUIET:

@@ -111,7 +111,8 @@ def read(record: Log, message: str) -> SystemEvent | None:
 
 
 def _hint(message: str) -> NotAllowed | None:
-    return NotAllowed(message[:LONGEST]) if any(hint in message for hint in HINTS) else None
+    allowed = HINTS[0] not in message and HINTS[1] not in message
+    return None if allowed else NotAllowed(message[:LONGEST])
 
 
 def _journald(message: str) -> Suppressed | None:

@@ -27,7 +27,7 @@ _FINAL = re.compile(
 _CHAIN = ("The above exception was the direct cause", "During handling of the above exception")
 _BEGIN = "Traceback (most recent call last)"
 _BIND = "ddress already in use"  # said by the web server itself, without a traceback
-_OPENS = (_BEGIN, "Ignore import error", _BIND)
+_IGNORE = "Ignore import error"
 _IGNORED = re.compile(r"Ignore import error when loading ([\w.]{1,200}): ?(.{0,400})")
 _CAUSE = re.compile(r"\b((?:OSError|ImportError|RuntimeError): .{1,400})")
 _NAMES = (
@@ -128,7 +128,7 @@ class Tracebacks:
         """A message without its prefix."""
         reader = self._readers.get(pid)
         if reader is None:
-            if not any(mark in text for mark in _OPENS):
+            if not (_BEGIN in text or _IGNORE in text or _BIND in text):
                 return
             if len(self._readers) >= MAX_READERS:
                 self._readers.pop(next(iter(self._readers)))
@@ -162,7 +162,7 @@ class Tracebacks:
                 self._forget(reader.last)
                 reader.last = None
             return
-        ignored = _IGNORED.search(line) if "Ignore import error" in line else None
+        ignored = _IGNORED.search(line) if _IGNORE in line else None
         if ignored:
             self._ignored(ignored[2], ignored[1], pid, record, index)
             return
