@@ -18,6 +18,7 @@ _INPUTS = "sglang.srt.managers.overlap_utils.resolve_forward_inputs"
 """The first thing a pass does on the stream of its forward."""
 _RESULT = "sglang.srt.managers.utils.GenerationBatchResult"
 LINKS = (("positions", "positions"), ("next", "retrieve_next_token"), ("sibling", "retrieve_next_sibling"))
+MODES = ("QLEN_ONLY", "FULL_MASK")
 MASK_EVERY = 16
 """A mask over the whole context is cut out of its buffer in so many passes once: that costs some kernels."""
 
@@ -100,15 +101,16 @@ def _mask(core: Core, info: Any, n: int, size: int, forward: Any, worker: Any) -
     mask = getattr(info, "custom_mask", None)
     if mask is None or (mask.numel() != size * n * n and core.passes % MASK_EVERY and not mask.is_cpu):
         return None  # most passes on a GPU end here
-    if str(mask.dtype) != "torch.bool":
-        return None
     kept = getattr(getattr(worker.model_runner, "attn_backend", None), "verify_mask", None)
     mode = getattr(getattr(kept, "mode", None), "name", None)
-    if kept is not None and not getattr(kept, "is_read", True):
+    # Some backends keep a byte for each cell in a buffer of their own; other whole numbers are packed bits.
+    if str(mask.dtype) != "torch.bool" and not (mode in MODES and str(mask.dtype) == "torch.uint8"):
+        return None
+    if (kept is not None and not getattr(kept, "is_read", True)) or mask.numel() < size * n * n:
         return None
     if mode == "QLEN_ONLY" or (mode is None and mask.numel() == size * n * n):
-        return mask.view(-1)[: size * n * n] if mask.numel() >= size * n * n else None
-    if mode not in (None, "FULL_MASK") or core.passes % MASK_EVERY or mask.numel() < size * n * n:
+        return mask.view(-1)[: size * n * n]
+    if mode not in (None, "FULL_MASK") or core.passes % MASK_EVERY:
         return None
     import torch
 
