@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ddscope.remote import Host
+from tests.integration.host.service import Service
 from tests.integration.host.sshd import MISSING, NAME, Sshd
 
 
@@ -30,3 +31,12 @@ def host(sshd: Sshd) -> Iterator[Host]:
     """The host behind it."""
     with Host(NAME, ssh=sshd.ssh) as made:
         yield made
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    """A running service in the shape of a server."""
+    made = Service(tmp_path / "service.log")
+    made.start()
+    yield made
+    made.stop()
