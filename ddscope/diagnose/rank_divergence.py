@@ -151,6 +151,8 @@ class RankDivergence(Detector):
         ranks = sorted({rank for pair in self._pairs for rank in pair})
         alike = self._compared - self._differ
         ruled_out = []
+        if counts:
+            ruled_out.append(RuledOut("the communication library", "the ranks had parted before anything could wait"))
         if alike:
             why = f"{plural(alike, 'other step')} told by several ranks agree, so the numbers of steps fit together"
             ruled_out.append(RuledOut("records of different steps compared", why))
