@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import operator
 import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -64,24 +65,33 @@ class Breaker:
         """What is registered for `hook`: never raises, returns None, does nothing once the breaker is open."""
         run, after, where = hook.run, hook.when == "after", places(hook)
         door = Gate() if gate is None or hook.always else gate
+        shift = 1 if after else 0
+        wanted = [0] * shift + [at + shift for _, at, _ in where]
+        top, pick = max(wanted, default=-1), _picker(wanted)
 
         def guarded(*args: Any, **kwargs: Any) -> None:
             if door.closed or self.off:
                 return
             try:
-                given = args[1:] if after else args
+                if len(args) > top:  # all by position
+                    run(*pick(args))
+                    return
                 values = [
-                    kwargs[name] if name in kwargs else given[at] if at < len(given) else default
+                    kwargs[name] if name in kwargs else args[at + shift] if at + shift < len(args) else default
                     for name, at, default in where
                 ]
-                if after:
-                    run(args[0], *values)
-                else:
-                    run(*values)
+                run(*args[:shift], *values)
             except Exception as error:
                 self.trip(error)
 
         return guarded
+
+
+def _picker(wanted: list[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    """Takes the wanted places out of a tuple."""
+    if len(wanted) > 1:
+        return operator.itemgetter(*wanted)
+    return (lambda args: (args[wanted[0]],)) if wanted else lambda _: ()
 
 
 def resolve(target: str) -> Any:
