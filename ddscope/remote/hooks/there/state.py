@@ -11,8 +11,13 @@ from typing import Any
 
 
 def folder(make: bool = False) -> str:
-    """The folder for this environment, mode 0700: below /var/lib for root, else in the user's state folder."""
-    if os.geteuid() == 0:
+    """The folder for this environment, mode 0700: below /var/lib for root, else in the user's state folder.
+
+    The host's variable DDSCOPE_STATE names another place.
+    """
+    if os.environ.get("DDSCOPE_STATE", "").startswith("/"):
+        base = os.environ["DDSCOPE_STATE"]
+    elif os.geteuid() == 0:
         base = "/var/lib"
     else:
         base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
