@@ -121,6 +121,11 @@ class Emitter:
         except Exception as error:
             self.fault("emit", error)
 
+    def put(self, type: str, fields: dict[str, Any] | Later, mono: int) -> None:
+        """Append what was stamped before (monotonic ns), such as in another process of this host."""
+        if not self._off:
+            self._ring.put((type, fields, mono))
+
     def fault(self, tap: str, exc: BaseException) -> bool:
         """Report, once a tap, that its hook raised: a gap (`hook_fault`, count unknown) and the fact `hook.fault`.
 
@@ -133,7 +138,7 @@ class Emitter:
             mono = time.monotonic_ns()
             # Not through the ring: a full one must not swallow the report.
             self._ring.put_aside(("gap", {"of": self.src, "count": None, "reason": "hook_fault"}, mono))
-            fact = {"name": "hook.fault", "value": {"tap": tap, "error": _sentence(exc)}}
+            fact = {"name": "hook.fault", "value": {"tap": tap, "error": sentence(exc)}}
             self._ring.put_aside(("fact", fact, mono))
         except Exception:  # nothing may come of a report that fails, least of all in the server's own path
             pass
@@ -306,7 +311,7 @@ def _header(given: Mapping[str, Any]) -> dict[str, Any]:
     return {**fields, **given}
 
 
-def _sentence(exc: BaseException) -> str:
+def sentence(exc: BaseException) -> str:
     """What went wrong and where, in one line."""
     where = ""
     trace = exc.__traceback__

@@ -18,9 +18,10 @@ class Later:
 
     records: called once there; gives (type, fields) pairs, at most `count`. wrote: called there with the bytes that
     they made as lines. ids: called before `records`; the token ids that all of them use, so that nobody has to look.
+    plain: called instead of both, where another process makes the records: something that can be pickled and has both.
     """
 
-    __slots__ = ("count", "ids", "records", "wrote")
+    __slots__ = ("count", "ids", "plain", "records", "wrote")
 
     def __init__(
         self,
@@ -28,11 +29,13 @@ class Later:
         records: Callable[[], Iterable[tuple[str, Mapping[str, Any]]]],
         wrote: Callable[[int], object] | None = None,
         ids: Callable[[], Iterable[int]] | None = None,
+        plain: Callable[[], object] | None = None,
     ) -> None:
         self.count = count
         self.records = records
         self.wrote = wrote
         self.ids = ids
+        self.plain = plain
 
 
 Entry = tuple[str, "dict[str, Any] | Later", int]
@@ -40,9 +43,12 @@ Entry = tuple[str, "dict[str, Any] | Later", int]
 
 
 def size_of(entry: Entry) -> int:
-    """How many records an entry stands for."""
+    """How many records an entry stands for. One that tells of others that are missing stands for them."""
     fields = entry[1]
-    return fields.count if isinstance(fields, Later) else 1
+    if isinstance(fields, Later):
+        return fields.count
+    count = fields.get("count") if entry[0] == "gap" else None
+    return count if isinstance(count, int) and count > 0 else 1
 
 
 class Lost:

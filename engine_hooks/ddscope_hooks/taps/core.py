@@ -29,7 +29,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ddscope_hooks.config import Config
-from ddscope_hooks.emit import Emitter
+from ddscope_hooks.relay import AnyEmitter
 from ddscope_hooks.taps.clock import Clock
 from ddscope_hooks.taps.hooks import Breaker, Gate
 from ddscope_hooks.taps.pack import Packed
@@ -89,7 +89,7 @@ class Cargo:
 class Core:
     """One a scheduler process. Not thread-safe but for what says so: all hooks run on the scheduler's thread."""
 
-    def __init__(self, config: Config, emitter: Emitter, place: Place, algorithm: str) -> None:
+    def __init__(self, config: Config, emitter: AnyEmitter, place: Place, algorithm: str) -> None:
         self.config = config
         self.emitter = emitter
         self.place = place

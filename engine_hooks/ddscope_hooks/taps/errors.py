@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from ddscope_hooks.emit import Emitter
+from ddscope_hooks.relay import AnyEmitter
 
 LOGGER = "sglang.srt.managers.scheduler"
 SIGN = "Scheduler hit an exception"
@@ -14,7 +14,7 @@ LAST_WORDS_S = 0.25
 class ErrorFacts(logging.Handler):
     """Sits beside the server's own handlers; sees errors only."""
 
-    def __init__(self, emitter: Emitter) -> None:
+    def __init__(self, emitter: AnyEmitter) -> None:
         super().__init__(logging.ERROR)
         self._emitter = emitter
 
@@ -36,6 +36,6 @@ class ErrorFacts(logging.Handler):
         """Stay silent: the server's own words about its end matter more."""
 
 
-def listen(emitter: Emitter) -> None:
+def listen(emitter: AnyEmitter) -> None:
     """Begin to look at the scheduler's log."""
     logging.getLogger(LOGGER).addHandler(ErrorFacts(emitter))

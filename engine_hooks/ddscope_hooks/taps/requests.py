@@ -6,7 +6,7 @@ the cargo, which other taps filled.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ddscope_hooks.emit import Later
@@ -176,7 +176,7 @@ class Requests:
             layout, data = packed.layout, packed.take()
         making = _Making(core, cargo, rows, len(batch.reqs), layout, data)
         making.graph, making.overlap = result.can_run_cuda_graph, processor.enable_overlap
-        return Later(count, making.records, core.sampling.wrote, making.ids)
+        return Later(count, making.records, core.sampling.wrote, making.ids, making.plain)
 
     def _request(self, req: Any) -> _Seen:
         """Tell of a request once, unless it is not to be recorded."""
@@ -220,7 +220,7 @@ class Requests:
 class _Making:
     """One pass on its way to records; everything but `__init__` runs on the writer thread."""
 
-    __slots__ = ("cargo", "core", "data", "found", "graph", "layout", "overlap", "parts", "size")
+    __slots__ = ("cargo", "core", "data", "found", "graph", "layout", "overlap", "size", "told")
 
     def __init__(
         self, core: Core, cargo: Cargo, found: Sequence[_Found], size: int, layout: Sequence[Layout], data: bytes
@@ -229,67 +229,130 @@ class _Making:
         self.layout, self.data = layout, data
         self.graph: Any = None
         self.overlap: Any = None
-        self.parts: dict[str, list[Any]] | None = None
+        self.told: Told | None = None
 
-    def unpacked(self) -> dict[str, list[Any]]:
-        """Parts by name, as flat lists."""
-        if self.parts is None:
-            self.parts = unpack(self.layout, self.data)
-            for name, values in self.cargo.host.items():
-                self.parts[name] = values.tolist() if hasattr(values, "tolist") else list(values)
-        return self.parts
+    def plain(self) -> Told:
+        """Everything that the records are made of, once."""
+        if self.told is None:
+            core, cargo, plain = self.core, self.cargo, self.cargo.runs is None
+            times, domain = ({}, "host") if cargo.clock is None else cargo.clock.read()
+            run = (
+                (cargo.algorithm or core.algorithm).lower(),
+                self.size,
+                core.place.rank,
+                1 if plain else cargo.n,
+                cargo.chain,
+                cargo.padded,
+                core.config.topk,
+                bool(self.graph),
+                bool(self.overlap),
+                core.config.redact,
+                core.place.lead and (cargo.n > 0 or plain),
+                times,
+                domain,
+            )
+            host = {name: list(_plain_list(values)) for name, values in cargo.host.items()}
+            rows = [
+                (
+                    f.slot,
+                    f.seen.rid,
+                    f.step,
+                    f.seen.prompt,
+                    f.before,
+                    f.total,
+                    f.cut,
+                    f.root,
+                    f.run,
+                    f.length,
+                    f.seen.sampled,
+                )
+                for f in self.found
+            ]
+            self.told = Told(run, rows, self.layout, self.data, host, cargo.layers, cargo.rid)
+        return self.told
 
     def ids(self) -> set[int]:
         """Token ids that the steps use."""
-        parts = self.unpacked()
+        return self.plain().ids()
+
+    def records(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The steps of the pass, and what else its cargo tells."""
+        return self.plain().records()
+
+
+class Told:
+    """One pass as plain tuples and lists, which another process can make the records of."""
+
+    __slots__ = ("_parts", "data", "found", "host", "layers", "layout", "rid", "run")
+
+    def __init__(
+        self,
+        run: tuple[Any, ...],
+        found: Sequence[tuple[Any, ...]],
+        layout: Sequence[Layout],
+        data: bytes,
+        host: Mapping[str, list[Any]],
+        layers: int,
+        rid: str,
+    ) -> None:
+        """run: arguments of `Pass`. found: of `_row`, for each request. layers: captured ones that were compared, with
+        the request `rid` first in the batch."""
+        self.run, self.found, self.layout, self.data = run, found, layout, data
+        self.host, self.layers, self.rid = host, layers, rid
+        self._parts: dict[str, list[Any]] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Told, (self.run, self.found, self.layout, self.data, self.host, self.layers, self.rid)
+
+    def _unpacked(self) -> dict[str, list[Any]]:
+        """Parts by name, as flat lists."""
+        if self._parts is None:
+            self._parts = {**unpack(self.layout, self.data), **self.host}
+        return self._parts
+
+    def ids(self) -> set[int]:
+        """Token ids that the steps use."""
+        parts = self._unpacked()
         found: set[int] = set()
         for name in ("draft", "target", "topk_ids"):
             found.update(parts.get(name, ()))
-        for row in self.found:
-            found.update(row.run)
-            if row.root is not None:
-                found.add(row.root)
+        for *_, root, run, _length, _sampled in self.found:
+            found.update(run)
+            if root is not None:
+                found.add(root)
         return found
 
     def records(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """The steps of the pass, and what else its cargo tells."""
-        core, cargo, parts = self.core, self.cargo, self.unpacked()
-        plain = cargo.runs is None
-        run = Pass(
-            algorithm=(cargo.algorithm or core.algorithm).lower(),
-            size=self.size,
-            rank=core.place.rank,
-            n=1 if plain else cargo.n,
-            chain=cargo.chain,
-            padded=cargo.padded,
-            topk=core.config.topk,
-            graph=bool(self.graph),
-            overlap=bool(self.overlap),
-            redact=core.config.redact,
-            tree=core.place.lead and (cargo.n > 0 or plain),
-        )
-        if cargo.clock is not None:
-            run.times, run.domain = cargo.clock.read()
-        yield from steps(run, list(map(_row, self.found)), parts)
-        if cargo.layers:
-            same, n = parts.get("layers_same", []), cargo.layers
+        parts = self._unpacked()
+        yield from steps(Pass(*self.run), [_row(*found) for found in self.found], parts)
+        if self.layers:
+            same, n = parts.get("layers_same", []), self.layers
             distinct = sum(not any(same[i * n : i * n + i]) for i in range(n)) if len(same) == n * n else n
-            yield "fact", {"name": "draft.features", "value": {"rid": cargo.rid, "layers": n, "distinct": distinct}}
+            yield "fact", {"name": "draft.features", "value": {"rid": self.rid, "layers": n, "distinct": distinct}}
 
 
-def _row(found: _Found) -> Row:
-    kept = (found.total if found.cut is None else min(found.total, found.cut)) - found.before
-    return Row(
-        slot=found.slot,
-        rid=found.seen.rid,
-        step=found.step,
-        base=found.seen.prompt + found.before - 1,
-        root=found.root,
-        run=list(found.run),
-        emitted=list(found.run[: max(0, kept)]),
-        length=found.length,
-        sampled=found.seen.sampled,
-    )
+def _plain_list(values: Any) -> Any:
+    return values.tolist() if hasattr(values, "tolist") else values
+
+
+def _row(
+    slot: int,
+    rid: str,
+    step: int,
+    prompt: int,
+    before: int,
+    total: int,
+    cut: int | None,
+    root: int | None,
+    run: Sequence[int],
+    length: int,
+    sampled: bool,
+) -> Row:
+    """before, total: length of the output before and after; cut: what the client gets of it, None for all."""
+    kept = (total if cut is None else min(total, cut)) - before
+    emitted = list(run[: max(0, kept)])
+    return Row(slot, rid, step, prompt + before - 1, root, list(run), emitted, length, sampled)
 
 
 def _lengths(cargo: Cargo, result: Any) -> list[int] | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ddscope_hooks.config import Config
 from ddscope_hooks.emit import EmitError, Emitter
+from ddscope_hooks.relay import AnyEmitter, RelayEmitter
 from ddscope_hooks.taps import control, errors, facts, registry
 from ddscope_hooks.taps.core import Core
 from ddscope_hooks.taps.place import place_of
@@ -27,7 +28,8 @@ def start(config: Config, call: Mapping[str, Any], environ: Mapping[str, str]) -
     args, place = call["server_args"], place_of(call)
     algorithm = str(getattr(args, "speculative_algorithm", None) or PLAIN)
     text, commands = TokenText(), control.Control()
-    emitter = Emitter(
+    kind = Emitter if environ.get("DDSCOPE_RELAY", "").strip() == "0" else RelayEmitter
+    emitter = kind(
         f"engine/{place.rank}",
         facts.header(args, place, algorithm, environ, config.redact),
         ring=RING,
@@ -71,7 +73,7 @@ def _recheck(core: Core, taps: list[dict[str, Any]]) -> None:
         say([summary(taps)], logging.WARNING)
 
 
-def _listen(emitter: Emitter, config: Config, rank: int) -> tuple[list[str], list[str]]:
+def _listen(emitter: AnyEmitter, config: Config, rank: int) -> tuple[list[str], list[str]]:
     used, problems = [], []
     for target in config.targets:
         try:
