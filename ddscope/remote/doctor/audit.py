@@ -77,10 +77,9 @@ class Audit:
 
 def audit(found: Collected, pristine: PristineFiles) -> Audit:
     """Audit every package whose files were compared."""
-    python = str(found.machine.get("python", ""))
     packages = []
     for skew in found.skew:
-        files = tuple(_file(found, skew, row, pristine, python) for row in skew.differ)
+        files = tuple(_file(found, skew, row, pristine) for row in skew.differ)
         why = pristine.why.get(skew.package) if any(f.pristine is None and f.row.record for f in files) else None
         packages.append(PackageAudit(skew, files, why, restore_commands(found, skew)))
     values = {
@@ -105,10 +104,11 @@ def restore_commands(found: Collected, skew: Skew) -> tuple[str, ...]:
     )
 
 
-def _file(found: Collected, skew: Skew, row: Differs, pristine: PristineFiles, python: str) -> FileChange:
+def _file(found: Collected, skew: Skew, row: Differs, pristine: PristineFiles) -> FileChange:
     content = found.content(skew.package, row.path)
     backups = tuple(backup.path for backup in content.backups) if content is not None else ()
-    original = pristine.file(skew, row, content, python)
+    machine = found.machine
+    original = pristine.file(skew, row, content, str(machine.get("python", "")), str(machine.get("arch", "")))
     text = _text(content)
     if original is None or (text is None and row.change != "missing"):
         return FileChange(row, original, backups=backups)

@@ -62,18 +62,17 @@ def _backup(unit: Unit, backup: BackupDrift) -> Item:
 
 
 def _lines(one: Difference, first: str, second: str) -> Iterator[str]:
+    """first, second: what the two sides are called."""
     if one.what == "file":
         yield "only in what does not change how it runs"
         return
-    yield f"{shown(one.what)}"
-    if one.what == "ExecStart" and one.one and one.other:
-        here, there = one.one.split(), one.other.split()
-        mine, theirs = [w for w in here if w not in there], [w for w in there if w not in here]
-        if mine or theirs:
-            yield f"  only in what {'runs' if first == 'runs' else 'is there now'}: {shown(' '.join(mine)) or '–'}"
-            yield f"  only {'in' if second == 'backup' else ''} {second}: {shown(' '.join(theirs)) or '–'}".replace(
-                "  on", " on"
-            )
-            return
-    yield f"  {first}: {shown(one.one) if one.one is not None else 'not set'}"
-    yield f"  {second}: {shown(one.other) if one.other is not None else 'not set'}"
+    yield shown(one.what)
+    mine, theirs = one.one, one.other
+    if one.what == "ExecStart" and mine and theirs:
+        # Of a long command line only the words that differ; where only their order does, all of it.
+        here, there = mine.split(), theirs.split()
+        fewer = [" ".join(word for word in side if word not in other) for side, other in ((here, there), (there, here))]
+        mine, theirs = ("… " + side if side else "–" for side in fewer) if any(fewer) else (mine, theirs)
+    width = max(len(first), len(second))
+    for name, value in ((first, mine), (second, theirs)):
+        yield f"  {name:<{width}}  {shown(value) if value is not None else 'not set'}"

@@ -46,7 +46,7 @@ def _item(item: Item) -> Iterator[str]:
     for line in item.evidence:
         yield f"{'':9}{line}"
     for line in item.next:
-        yield from _wrapped(line, f"{'':9}→ ", f"{'':11}")
+        yield f"{'':9}→ {line}"  # never wrapped: most are commands, to be copied
 
 
 def _wrapped(text: str, first: str, rest: str) -> Iterable[str]:

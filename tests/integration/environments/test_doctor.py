@@ -290,7 +290,7 @@ def test_a_wheel_is_kept_and_used_only_where_its_hash_fits(
     venv.patch(SPEC, *MOVES)
     found = looked(here, venv)
     tag = "".join(found.machine["python"].split(".")[:2])
-    folder = tmp_path / "cache/ddscope/wheels" / f"sglang-9.9.1-{tag}"
+    folder = tmp_path / "cache/ddscope/wheels" / f"sglang-9.9.1-{tag}-{found.machine['arch']}"
     folder.mkdir(parents=True)
     for text, good in ((SPEC_INFO, True), (SPEC_INFO + "#", False)):
         with zipfile.ZipFile(folder / "sglang-9.9.1-py3-none-any.whl", "w") as wheel:
@@ -299,7 +299,7 @@ def test_a_wheel_is_kept_and_used_only_where_its_hash_fits(
         skew = found.skew_of("sglang")
         assert skew is not None
         (row,) = skew.differ
-        one = files.file(skew, row, None, found.machine["python"])
+        one = files.file(skew, row, None, found.machine["python"], found.machine["arch"])
         assert (one is not None) is good
         assert row.record == digest(SPEC_INFO.encode()) and bool(files.why) is not good
 

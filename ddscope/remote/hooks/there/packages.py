@@ -8,6 +8,7 @@ import hashlib
 import importlib.util
 import io
 import os
+import sys
 import sysconfig
 import zipfile
 from importlib import metadata
@@ -34,8 +35,10 @@ def pip() -> str | None:
 
 
 def externally_managed() -> bool:
-    """Whether pip refuses to install here unless it is told to (PEP 668)."""
-    return os.path.exists(os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED"))
+    """Whether pip refuses to install here unless it is told to (PEP 668); a virtual environment is never managed."""
+    return sys.prefix == sys.base_prefix and os.path.exists(
+        os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")
+    )
 
 
 def holders() -> list[dict[str, Any]]:
