@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 SHARED = "DDSCOPE_BENCHMARK_SHARED"
+CORE = "DDSCOPE_BENCHMARK_CORE"
 STEPS = 1 << 20
 """How many batches fit; an hour at 290 a second."""
 HEAD = 16
@@ -65,10 +66,15 @@ def run_scheduler_process(*args: Any, **kwargs: Any) -> Any:
 def _stamp_batches(scheduler: Any, shared: Shared) -> None:
     original = scheduler.process_batch_result
     taps = Taps()
+    core = os.environ.get(CORE, "")
 
     def process_batch_result(self: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal core
         done = original(self, batch, *args, **kwargs)
         at = shared.at
+        if core:  # now that all other threads were started: this one alone moves
+            os.sched_setaffinity(0, {int(core)})
+            core = ""
         if at[BARE] != at[BARE_IS]:
             at[TARGETS] = taps.put(bare=bool(at[BARE]))
             at[BARE_IS] = at[BARE]
