@@ -6,6 +6,8 @@ A file goes on where it was after a lost connection; of a command nobody knows w
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import subprocess
 import threading
 from collections.abc import Callable
@@ -24,6 +26,12 @@ wait $p; s=$?
 kill $g 2>/dev/null
 exit $s
 """  # what runs there ends with the connection, also while it prints nothing
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """It and what it started here; what runs on another host ends with its connection."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 class _Lines:
@@ -58,7 +66,7 @@ class _Lines:
         self._stopped.set()
         process = self._process
         if process is not None:
-            process.kill()
+            _kill(process)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
@@ -93,7 +101,7 @@ class _Lines:
             raise HostError(f"{command[0]} cannot be run: {error.strerror or error}.") from None
         assert process.stdin is not None
         if self._stopped.is_set():
-            process.kill()
+            _kill(process)
         with contextlib.suppress(OSError):  # it has ended, and its status says why
             process.stdin.write(first)
             process.stdin.flush()
@@ -101,7 +109,7 @@ class _Lines:
 
     def _end(self, process: subprocess.Popen[bytes]) -> str:
         """Its last words."""
-        process.kill()
+        _kill(process)
         assert process.stderr is not None
         said = process.stderr.read().decode("utf-8", "replace").strip().splitlines()
         process.wait()

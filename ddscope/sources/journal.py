@@ -203,8 +203,8 @@ class JournalSource:
                 poll.unregister(err)
             if out in ready:
                 data = os.read(out, READ)
-                self._take(parser.feed(data) if data else parser.finish(), resume)
-                if not data:
+                self._take(parser.feed(data), resume)
+                if not data:  # an entry that was cut comes again: its fields so far are no entry
                     self._complaint(err)
                     self._ended(process.wait())
                     return

@@ -73,6 +73,7 @@ class Follower:
         elif not self._inode and self._last is not None:
             self._at = tail(self._file, int(self._last))
         self._inode = info.st_ino
+        frame(self._inode, self._at, "data")  # there is nothing yet, perhaps, but it is being followed
 
     def _read(self) -> bool:
         if self._file is None:
