@@ -91,7 +91,7 @@ def audit(found: Collected, pristine: PristineFiles) -> Audit:
 
 
 def restore_commands(found: Collected, skew: Skew) -> tuple[str, ...]:
-    """Commands that put a package's files back as its wheel has them."""
+    """Two commands, either of which puts a package's files back as its wheel has them: ours, and pip's."""
     restorable = [row for row in skew.differ if row.record]
     if not restorable:
         return ()

@@ -146,7 +146,7 @@ def _skew(found: Collected, package: PackageAudit) -> dict[str, Any]:
         root=skew.root,
         checked=skew.checked,
         differ=differ,
-        restore=list(package.restore) or None,
+        restore=list(package.restore[:1]) or None,
     )
 
 
