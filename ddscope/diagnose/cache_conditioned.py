@@ -22,7 +22,7 @@ REPORT = 10
 LEAST = 0.3  # accepted per step that uncached requests must have, or there is nothing to lose
 HALF = 0.5
 AGREE = 0.8  # share of requests on their side of the middle
-MAX_KEPT = 4096
+MAX_KEPT = 1024
 
 
 @dataclass(slots=True)

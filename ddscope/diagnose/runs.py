@@ -15,7 +15,7 @@ from ddscope.diagnose.tracebacks import Tracebacks
 from ddscope.diagnose.words import excerpt
 from ddscope.model import Log
 
-MAX_PIDS = 512
+MAX_PIDS = 128
 MAX_KEPT = 8
 INTERVALS = 32
 

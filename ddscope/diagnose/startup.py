@@ -170,6 +170,8 @@ class CrashLoop(StateRule):
         evidence = [first.ended.evidence, *((last.evidence,) if last is not None else ())]
         evidence += [told[1] for told in (service.restarts, service.limit) if told is not None]
         ended = failed[-1].ended
+        if ended is not None and ended is not first.ended:
+            evidence.append(ended.evidence)
         span = seconds(ended.t - first.ended.t) if ended is not None else ""
         never = service.failures >= len(failed)
         next_ = [

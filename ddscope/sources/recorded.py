@@ -68,7 +68,7 @@ def _kind_of_json(text: bytes, path: Path) -> Kind:
         raise SourceError(f"{path} was written with `-o json-pretty`: write it with `-o json --all` or `-o export`.")
     try:
         first: Any = _JSON.decode(line)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         first = {} if newline else None  # longer than what was looked at, or cut
     if first is None:
         return "json" if b'"__CURSOR"' in line or b'"MESSAGE"' in line else "trace"
