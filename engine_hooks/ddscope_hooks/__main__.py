@@ -29,7 +29,8 @@ def report(environ: Mapping[str, str]) -> tuple[list[str], bool]:
         lines.append(
             f"sampling: every={now.every}, rid={now.rid or 'any'}, max_bytes_per_s={now.max_bytes_per_s or 'any'}"
         )
-        lines.append(f"redacted: {asked.redact or 'nothing'}")
+        relay = "a process of their own" if asked.relay else "the scheduler's process"
+        lines.append(f"redacted: {asked.redact or 'nothing'}; records are made in {relay}")
     lines += asked.problems
     found = [point for point in metadata.entry_points(group=plugin.GROUP) if point.name == plugin.NAME]
     if not found:

@@ -27,13 +27,15 @@ class Sample:
 
 @dataclass(frozen=True)
 class Config:
-    """targets: `unix:PATH` and `file:PATH`; none: the hooks stay off. problems: sentences about bad values."""
+    """targets: `unix:PATH` and `file:PATH`; none: the hooks stay off. relay: records are made and sent by a process of
+    their own. problems: sentences about bad values."""
 
     targets: tuple[str, ...] = ()
     control: bool = False
     sample: Sample = field(default_factory=Sample)
     topk: int = 0
     redact: str = ""
+    relay: bool = True
     problems: tuple[str, ...] = ()
 
 
@@ -46,7 +48,11 @@ def read(environ: Mapping[str, str]) -> Config:
     """The configuration that `environ` asks for. Never raises."""
     problems: list[str] = []
     config = Config(targets=_targets(environ.get("DDSCOPE", ""), problems))
-    config = replace(config, control=_switch(environ, "DDSCOPE_CONTROL", problems))
+    config = replace(
+        config,
+        control=_switch(environ, "DDSCOPE_CONTROL", False, problems),
+        relay=_switch(environ, "DDSCOPE_RELAY", True, problems),
+    )
     try:
         config = replace(config, sample=sample(_pairs(environ.get("DDSCOPE_SAMPLE", ""))))
     except ValueError as error:
@@ -103,13 +109,15 @@ def _targets(text: str, problems: list[str]) -> tuple[str, ...]:
     return tuple(targets)
 
 
-def _switch(environ: Mapping[str, str], name: str, problems: list[str]) -> bool:
+def _switch(environ: Mapping[str, str], name: str, default: bool, problems: list[str]) -> bool:
     value = environ.get(name, "").strip().lower()
     if value in ("1", "true", "yes", "on"):
         return True
-    if value not in ("", "0", "false", "no", "off"):
-        problems.append(f"{name} takes 0 or 1, not {value!r}: it stays 0.")
-    return False
+    if value in ("0", "false", "no", "off"):
+        return False
+    if value:
+        problems.append(f"{name} takes 0 or 1, not {value!r}: it stays {int(default)}.")
+    return default
 
 
 def _pairs(text: str) -> dict[str, object]:

@@ -21,10 +21,11 @@ def test_everything_can_be_asked_for() -> None:
             "DDSCOPE_SAMPLE": "every=4, rid=chat-,max_bytes_per_s=1000000",
             "DDSCOPE_TOPK": "5",
             "DDSCOPE_REDACT": "text",
+            "DDSCOPE_RELAY": "0",
         }
     )
     assert config == Config(
-        ("unix:/run/ddscope/%p.sock", "file:/tmp/%r.jsonl"), True, Sample(4, "chat-", 1_000_000), 5, "text"
+        ("unix:/run/ddscope/%p.sock", "file:/tmp/%r.jsonl"), True, Sample(4, "chat-", 1_000_000), 5, "text", False
     )
 
 
@@ -32,6 +33,7 @@ def test_everything_can_be_asked_for() -> None:
     ("name", "value"),
     [
         ("DDSCOPE_CONTROL", "maybe"),
+        ("DDSCOPE_RELAY", "perhaps"),
         ("DDSCOPE_SAMPLE", "every=often"),
         ("DDSCOPE_SAMPLE", "evry=2"),
         ("DDSCOPE_SAMPLE", "every=-1"),
@@ -43,7 +45,7 @@ def test_everything_can_be_asked_for() -> None:
 def test_a_wrong_option_is_told_and_stays_at_its_default(name: str, value: str) -> None:
     config = read({"DDSCOPE": "unix:/s", name: value})
     assert config.targets == ("unix:/s",)
-    assert (config.control, config.sample, config.topk, config.redact) == (False, Sample(), 0, "")
+    assert (config.control, config.sample, config.topk, config.redact) == (False, Sample(), 0, "") and config.relay
     (problem,) = config.problems
     assert name in problem and (value.split("=")[-1] in problem or value.split("=")[0] in problem)
 

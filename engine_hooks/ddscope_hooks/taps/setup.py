@@ -28,16 +28,16 @@ def start(config: Config, call: Mapping[str, Any], environ: Mapping[str, str]) -
     args, place = call["server_args"], place_of(call)
     algorithm = str(getattr(args, "speculative_algorithm", None) or PLAIN)
     text, commands = TokenText(), control.Control()
-    kind = Emitter if environ.get("DDSCOPE_RELAY", "").strip() == "0" else RelayEmitter
-    emitter = kind(
-        f"engine/{place.rank}",
-        facts.header(args, place, algorithm, environ, config.redact),
-        ring=RING,
-        token_text=None if config.redact else text,
-        on_control=commands,
-        control=config.control,
-    )
-    used, problems = _listen(emitter, config, place.rank)
+    options: dict[str, Any] = {
+        "ring": RING,
+        "token_text": None if config.redact else text,
+        "on_control": commands,
+        "control": config.control,
+    }
+    header = facts.header(args, place, algorithm, environ, config.redact)
+    emitter, problems = _emitter(config, f"engine/{place.rank}", header, options)
+    used, unused = _listen(emitter, config, place.rank)
+    problems += unused
     if not used:
         emitter.close(0.1)
         say([*config.problems, *problems, "Hooks are off."], logging.WARNING)
@@ -65,6 +65,17 @@ def summary(taps: list[dict[str, Any]]) -> str:
 def say(sentences: list[str], level: int) -> None:
     """One line in the server's log: a warning, as no other level is set up in a scheduler when plug-ins load."""
     logger.log(level, "ddscope [pid %d]: %s", os.getpid(), " ".join(sentences))
+
+
+def _emitter(config: Config, src: str, header: dict[str, Any], options: dict[str, Any]) -> tuple[AnyEmitter, list[str]]:
+    """One with a process of its own; where that cannot be started, one in this process, and a sentence."""
+    problems = []
+    if config.relay:
+        try:
+            return RelayEmitter(src, header, **options), []
+        except EmitError as error:
+            problems = [f"{error} This process does it itself."]
+    return Emitter(src, header, **options), problems
 
 
 def _recheck(core: Core, taps: list[dict[str, Any]]) -> None:
