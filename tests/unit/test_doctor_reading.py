@@ -122,6 +122,13 @@ def test_what_is_no_secret_stays() -> None:
 
 
 def test_settings_lose_their_secrets_at_any_depth() -> None:
+    words = secret.settings(
+        {"launch_command": ["sglang", "--api-key", "s"], "line": "sglang serve --api-key s --port 1"}
+    )
+    assert words == {
+        "launch_command": ["sglang", "--api-key", secret.HIDDEN],
+        "line": f"sglang serve --api-key {secret.HIDDEN} --port 1",
+    }
     told = secret.settings({"a": [{"api_key": "s", "admin_api_key": None}], "url": "http://u:p@h/"})
     assert told == {"a": [{"api_key": secret.HIDDEN, "admin_api_key": None}], "url": f"http://u:{secret.HIDDEN}@h/"}
 

@@ -55,7 +55,7 @@ class Differs(msgspec.Struct, frozen=True):
 
 
 class Skew(msgspec.Struct, frozen=True):
-    """Files of one package against its RECORD; `why` where they could not be compared."""
+    """Files of one package against its RECORD; `why` where they could not be compared. installed: when, in seconds."""
 
     package: str
     version: str
@@ -63,6 +63,7 @@ class Skew(msgspec.Struct, frozen=True):
     checked: int
     sized: int
     differ: list[Differs]
+    installed: float | None = None
     why: str | None = None
     editable: str | None = None
     commit: str | None = None
@@ -168,13 +169,14 @@ class Unmet(msgspec.Struct, frozen=True):
 
 
 class Process(msgspec.Struct, frozen=True):
-    """The server's process. started: seconds since the epoch."""
+    """The server's process. started: seconds since the epoch; shadows: folders that hide an installed package."""
 
     pid: int
     argv: list[str] = []
     env: dict[str, str] = {}
     started: float | None = None
     cwd: str | None = None
+    shadows: list[str] = []
     why: str | None = None
 
 
@@ -235,7 +237,7 @@ class Collected(msgspec.Struct, frozen=True):
         return next((skew for skew in self.skew if skew.package == package), None)
 
 
-def collect(host: Runs, python: str, plan: dict[str, Any], timeout: float = 300.0) -> Collected:
+def collect(host: Runs, python: str, plan: dict[str, Any], timeout: float = 600.0) -> Collected:
     """Run the doctor's script in `python` of the host. Raises HostError with one sentence.
 
     plan: what `probe.main.collect` takes.

@@ -36,6 +36,7 @@ def judge(found: Collected, audited: Audit) -> Iterator[Item]:
                     yield Item("skew.files", "info", title, gates)
         else:
             yield _as_in_wheel(package)
+    yield from _elsewhere(found)
     if found.unmet:
         pins = tuple(f"{row.package} {row.version}, wanted {row.wanted}" for row in found.unmet)
         yield Item(
@@ -44,6 +45,26 @@ def judge(found: Collected, audited: Audit) -> Iterator[Item]:
             f"{count(len(found.unmet), 'package')} are not of the version that sglang pins.",
             pins,
         )
+
+
+def _elsewhere(found: Collected) -> Iterator[Item]:
+    """What runs is not what is installed."""
+    process = found.process
+    if process is None:
+        return
+    for path in process.shadows:
+        title = f"The server takes {shown(path.rpartition('/')[2])} from {shown(path)}, not from its environment."
+        lines = (
+            f"it was started in {shown(process.cwd)}",
+            "what is said here about the installed files is not about it",
+        )
+        yield Item("skew.files", "high", title, lines, ("Start it in another folder, or without PYTHONPATH.",))
+    for skew in found.skew:
+        if skew.installed and process.started and skew.installed > process.started + 1 and skew.package in SERVER:
+            title = (
+                f"{shown(skew.package)} {shown(skew.version)} was installed after the server (pid {process.pid}) began."
+            )
+            yield Item("skew.files", "high", title, ("it runs what was there before",), ("Restart the server.",))
 
 
 def _as_in_wheel(package: PackageAudit) -> Item:

@@ -121,7 +121,9 @@ def run(host: Runs, argv: Sequence[str], *, input: bytes = b"", timeout: float =
     """A command that must succeed: its output. Raises HostError with the last line of what it said."""
     done = host.run(argv, input=input, timeout=timeout)
     if done.status:
-        raise HostError(f"`{shlex.join(argv)[:200]}` on {host.name} failed: {_last(done)}.")
+        said = _last(done)
+        more = "" if "denied" not in said or isinstance(host, Sudo) else " Use --sudo, or connect as root."
+        raise HostError(f"`{shlex.join(argv)[:200]}` on {host.name} failed: {said}.{more}")
     return done.out
 
 

@@ -81,7 +81,7 @@ def removal(environment: Environment, state: State, ledger: Ledger) -> list[Step
     """Steps that take the wheel out. Raises HostError where the hooks were not installed by us."""
     if state.holder() is not None and ledger.installed is None:
         raise HostError(
-            f"The hooks in {state.prefix} on {environment.host.name} were not installed by `ddscope hooks install`: "
+            f"The hooks in {state.prefix} on {environment.host.name} were not put there by `ddscope hooks install`: "
             f"remove them with {environment.python} -m pip uninstall ddscope-hooks."
         )
     return uninstall(environment, state, ledger)

@@ -231,6 +231,25 @@ def test_the_changed_predicate_is_judged_for_the_algorithm_that_runs(here: Host,
     assert item.severity == "info" and "For EAGLE" in item.title and "not on its path" in item.title
 
 
+def test_a_package_in_the_folder_of_the_server_hides_the_installed_one(here: Host, venv: Venv, tmp_path: Path) -> None:
+    (tmp_path / "checkout/sglang").mkdir(parents=True)
+    (tmp_path / "checkout/sglang/__init__.py").write_text("")
+    (tmp_path / "checkout/sglang/launch_server.py").write_text("import time; time.sleep(600)")
+    with subprocess.Popen([venv.python, "-m", "sglang.launch_server"], cwd=tmp_path / "checkout") as process:
+        try:
+            wait_for(lambda: b"launch_server" in Path(f"/proc/{process.pid}/cmdline").read_bytes())
+            one = examined(here, venv, pid=process.pid)
+            # Installed again while it runs.
+            os.utime(next(venv.site.glob("sglang-*.dist-info")) / "RECORD", (2e9, 2e9))
+            later = examined(here, venv, pid=process.pid)
+        finally:
+            process.kill()
+    (item,) = [item for item in one.items if item.title.startswith("The server takes sglang from")]
+    assert str(tmp_path / "checkout/sglang") in item.title and item.severity == "high"
+    assert not any("was installed after" in item.title for item in one.items)
+    assert any("was installed after" in item.title for item in later.items)
+
+
 def test_two_environments_side_by_side(
     venv: Venv, tmp_path: Path, here: Host, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -103,7 +103,19 @@ def skew(dist: metadata.Distribution, name: str) -> dict[str, Any]:
     for top in sorted(tops):
         strange = [path for path in _walk(root, top) if path not in known]
         differ += [{"path": path, "change": "added", **_digest(os.path.join(root, path))} for path in strange]
+    told["installed"] = _installed(dist)
     return dict(told, checked=checked, sized=sized, differ=sorted(differ, key=lambda row: str(row["path"])))
+
+
+def _installed(dist: metadata.Distribution) -> float | None:
+    """When it was installed, in seconds since the epoch, by its list."""
+    for file in dist.files or []:
+        if file.name == "RECORD" and ".dist-info" in str(file.parent):
+            try:
+                return os.stat(str(dist.locate_file(file))).st_mtime
+            except OSError:
+                return None
+    return None
 
 
 def _rows(listed: str) -> list[tuple[str, str, int | None]]:

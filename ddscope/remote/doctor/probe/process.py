@@ -52,11 +52,27 @@ def process(pid: int) -> dict[str, Any]:
     except OSError:
         told["cwd"] = None
     variables = environment(pid)
+    told["shadows"] = shadows(argv, told["cwd"], variables.get("PYTHONPATH", ""))
     if variables:
         told["env"] = secret.environment(variables)
     else:
         told["why"] = "its environment cannot be read: look as its user or as root"
     return named(told)
+
+
+def shadows(argv: list[str], cwd: str | None, path: str) -> list[str]:
+    """Folders from which a server takes its package instead of from where it is installed.
+
+    With `-m` or `-c` that is the folder it was started in, before all of PYTHONPATH.
+    """
+    folders = [cwd] if cwd and {"-m", "-c"} & set(argv[1:6]) else []
+    folders += [os.path.join(cwd or "/", entry) for entry in path.split(os.pathsep) if entry]
+    return [
+        os.path.join(folder, name)
+        for folder in folders
+        for name in ("sglang", "vllm", "torch")
+        if os.path.exists(os.path.join(folder, name, "__init__.py")) and "-packages" not in folder
+    ]
 
 
 def server_info(port: int, host: str, key: str | None, seconds: float = 5.0) -> dict[str, Any]:

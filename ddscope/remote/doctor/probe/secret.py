@@ -90,5 +90,7 @@ def settings(value: Any) -> Any:
             for name, inner in value.items()
         }
     if isinstance(value, list):
-        return [settings(inner) for inner in value]
-    return _URL.sub(r"\1" + HIDDEN + "@", value) if isinstance(value, str) else value
+        # A list of words may be a command line.
+        words = all(isinstance(inner, str) for inner in value)
+        return arguments(value) if words else [settings(inner) for inner in value]
+    return text(value) if isinstance(value, str) else value
