@@ -252,9 +252,10 @@ def keep_a_core_free() -> int:
     """Keep this process, and so all that it starts, off the last core and its sibling; returns that core."""
     allowed = os.sched_getaffinity(0)
     core = max(allowed)
-    siblings = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text().strip()
-    taken = {core}
-    for part in siblings.split(","):
+    siblings, taken = "", {core}
+    with contextlib.suppress(OSError):
+        siblings = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text().strip()
+    for part in filter(None, siblings.split(",")):
         first, _, last = part.partition("-")
         taken |= set(range(int(first), int(last or first) + 1))
     os.sched_setaffinity(0, allowed - taken)
