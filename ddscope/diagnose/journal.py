@@ -137,7 +137,7 @@ class Journal:
                     return older
         text = excerpt(self.message or "", 120)
         run = Run(service.count, record.t, evidence_of(record, index, f"the first line of a run: “{text}”"))
-        run.begun = starts or (service.state is not None and service.state[0] in ("started", "starting", "restart"))
+        run.begun = starts
         run.join(record.pid)
         return service.begin(run)
 

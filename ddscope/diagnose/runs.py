@@ -67,7 +67,8 @@ class Batches:
 
 @dataclass(slots=True)
 class Run:
-    """Times are µs since the epoch. begun: the log shows its beginning; ready, ended: None until they are seen."""
+    """Times are µs since the epoch. begun: the log shows that an SGLang server starts, which will say when it is ready;
+    ready, ended: None until they are seen."""
 
     number: int
     t: int

@@ -59,9 +59,12 @@ class _ServeRule(StateRule):
         return max((t for t in told if t is not None), key=lambda t: t[0], default=None)
 
 
-def starting(run: Run | None) -> bool:
-    """Whether a run is known to be on its way and not there yet."""
-    return run is not None and run.begun and not run.served and run.ended is None
+def starting(service: Service | None) -> bool:
+    """Whether the last run is known to be on its way and not there yet. Where its log has a hole, nobody knows."""
+    run = service.now if service is not None else None
+    if service is None or run is None or service.lost > run.t:
+        return False
+    return run.begun and not run.served and run.ended is None
 
 
 def failing(ladder: dict[str, Told]) -> str | None:
@@ -102,7 +105,7 @@ class AliveNotServing(_ServeRule):
         told = ladder[rung]
         service = self.service(src)
         run = service.now if service is not None else None
-        if starting(run):
+        if starting(service):
             return None
         refused = _REFUSED.search(told[0].detail or "") if rung == "generate" else None
         if refused:
@@ -216,9 +219,11 @@ class NotReady(_ServeRule):
     def findings(self) -> Iterable[Finding]:
         for service in self.journal.servers():
             run = service.now
-            if run is None or not starting(run) or run.phase() is not None or self.journal.now - run.t < STARTING:
+            if run is None or not starting(service) or run.phase() is not None:
                 continue
-            answered = self._answered(run)
+            if self.journal.now - run.t < STARTING or self._answered(run, "generate") is not None:
+                continue
+            answered = self._answered(run, "health")
             quiet = self.journal.now - run.seen
             severity: Severity = "warning" if answered is not None or quiet > LONG else "info"
             ruled_out: tuple[RuledOut, ...] = ()
@@ -236,10 +241,10 @@ class NotReady(_ServeRule):
                 ruled_out=ruled_out,
             )
 
-    def _answered(self, run: Run) -> Evidence | None:
-        """A health check that succeeded since this run began."""
+    def _answered(self, run: Run, rung: str) -> Evidence | None:
+        """A probe that succeeded since this run began."""
         for _, ladder in self.ladders():
-            told = ladder.get("health")
+            told = ladder.get(rung)
             if told is not None and told[0].ok and told[0].t > run.t:
                 return told[1]
         return None
@@ -262,7 +267,7 @@ class Down(_ServeRule):
             if rung is None:
                 continue
             known = self.service(src)
-            if rung in ("port", "health") and known is not None and starting(known.now):
+            if rung in ("port", "health") and starting(known):
                 continue
             probe, evidence = ladder[rung]
             before = [ladder[below][1] for below in RUNGS[: RUNGS.index(rung)] if below in ladder]

@@ -201,7 +201,8 @@ class StartupPhase(StateRule):
     def findings(self) -> Iterable[Finding]:
         for service in self.journal.servers():
             run = service.now
-            phase = run.phase() if run is not None and not run.served and run.ended is None else None
+            known = run is not None and not run.served and run.ended is None and service.lost <= run.t
+            phase = run.phase() if run is not None and known else None
             if run is None or phase is None or self.journal.now - phase.t < QUIET:
                 continue
             since, quiet = seconds(self.journal.now - phase.t), seconds(self.journal.now - phase.seen)

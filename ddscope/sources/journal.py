@@ -23,7 +23,8 @@ FIELDS = (
     "N_DROPPED", "OBJECT_SYSTEMD_UNIT",
 )  # fmt: skip
 CUT = (b"line-max", b"pid-change")  # values of _LINE_BREAK that mean: the line was not over
-NOT_ALLOWED = ("insufficient permissions", "not seeing messages from other users", "Permission denied")
+HIDDEN = ("insufficient permissions", "not seeing messages from other users")  # journalctl's own words, with status 0
+NOT_ALLOWED = (*HIDDEN, "Permission denied")
 SSH_FAILED = 255  # exit status of ssh when it lost the host, or never had it
 NOT_FOUND = 127
 READ = 1 << 18
@@ -306,7 +307,8 @@ class JournalSource:
         self.state, self.reason = "lost", reason
         if not self._told_lost:
             self._told_lost = True
-            self._lines.gap("disconnected")
+            hidden = any(words in " ".join(self._said) for words in HIDDEN)
+            self._lines.gap("not_allowed" if hidden else "disconnected")
             self._lines.flush()
 
 

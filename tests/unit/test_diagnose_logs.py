@@ -48,6 +48,11 @@ def test_other_holes_are_told_by_their_reason(reason: str) -> None:
     assert ServerLog().start().gap(reason, None).of("logs.incomplete").kind == reason
 
 
+def test_a_journal_that_may_not_be_read_says_so() -> None:
+    finding = ServerLog().gap("not_allowed", None).of("logs.incomplete")
+    assert (finding.kind, finding.severity) == ("permission", "warning")
+
+
 def test_holes_of_an_engine_are_not_a_logs() -> None:
     log = ServerLog().add(Gap, "engine/0", of="engine/0", count=3, reason="ring_full")
     log.add(Gap, "probe", of="probe", count=None, reason="disconnected")

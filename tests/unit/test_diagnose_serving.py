@@ -141,6 +141,20 @@ def test_a_run_that_is_not_ready_is_told_by_its_own_line_only() -> None:
     assert "serve.not_ready" not in log.say(READY).ids()
 
 
+def test_a_service_that_never_says_that_it_is_ready_is_not_waited_for() -> None:
+    """Another server than SGLang: systemd has started it, and that is all there is to know."""
+    log = ServerLog().systemd(f"Started {UNIT} - a small server.").say("vllm: hello").wait(1000)
+    assert log.ids() == []
+    assert ask(ladder(log)).ids() == ["serve.alive_not_serving"]
+
+
+@pytest.mark.parametrize("rung", ["gap", "generate"])
+def test_a_line_that_was_lost_or_a_probe_that_was_answered_ends_the_waiting(rung: str) -> None:
+    log = ServerLog().say(ARGS)
+    log = log.gap() if rung == "gap" else log.probe("generate", True, "4 tokens")
+    assert "serve.not_ready" not in log.wait(100).ids()
+
+
 def test_a_journal_that_begins_in_the_middle_knows_no_start() -> None:
     assert ServerLog().say("some line").wait(1000).ids() == []
 
