@@ -50,40 +50,24 @@ class Cargo:
     up. layers: captured ones, when `layers` compared them; rid: the first request then.
     """
 
-    __slots__ = (
-        "algorithm",
-        "chain",
-        "clock",
-        "host",
-        "layers",
-        "live",
-        "logits",
-        "n",
-        "packed",
-        "padded",
-        "parts",
-        "rid",
-        "runs",
-        "size",
-        "skip",
-    )
+    # Defaults of the class: a new one a pass must cost little.
+    logits: Any = None
+    algorithm: str | None = None
+    n = 0
+    size = 0
+    chain = False
+    padded = False
+    layers = 0
+    rid = ""
+    packed: Packed | None = None
+    live: Sequence[int] | None = None
+    runs: Sequence[Sequence[int]] | None = None
 
     def __init__(self, clock: Clock | None, skip: bool) -> None:
         self.skip = skip
         self.clock = clock
         self.parts: dict[str, Any] = {}
         self.host: dict[str, Any] = {}
-        self.logits: Any = None
-        self.algorithm: str | None = None
-        self.n = 0
-        self.size = 0
-        self.chain = False
-        self.padded = False
-        self.layers = 0
-        self.rid = ""
-        self.packed: Packed | None = None
-        self.live: Sequence[int] | None = None
-        self.runs: Sequence[Sequence[int]] | None = None
 
 
 class Core:
