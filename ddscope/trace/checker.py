@@ -55,6 +55,7 @@ class _Verifier:
         self.sequences = Sequences()
         self.hash = hashlib.sha256()
         self.told: set[int] = set()  # token ids whose text is known
+        self.redacted: set[str] = set()  # sources that leave texts out on purpose
         self.texts_lost = 0
         self.never_told = 0
         # By source and rid: ranks that run one model together tell the same requests, each in its own order.
@@ -152,6 +153,8 @@ class _Verifier:
             self._say("an integer is not below 2^53, so not every reader gets it exactly")
 
     def _header(self, header: Header) -> None:
+        if header.engine is not None and header.engine.config.get("redacted"):
+            self.redacted.add(header.src)
         if self.number == 0:
             return
         try:
@@ -200,7 +203,7 @@ class _Verifier:
     def _texts(self, src: str, ids: set[int]) -> None:
         """Every id must have been told. After a loss the telling may be what was lost: that is a note."""
         missing = ids - self.told
-        if not missing:
+        if not missing or src in self.redacted:
             return
         lost = self.sequences.lost(src)
         if rank_of(src) and not lost:  # the first rank may tell the texts, and its records come by another socket
