@@ -55,6 +55,8 @@ class _ServeRule(StateRule):
         told = [run.progressed()] if run is not None else []
         if self.journal.step is not None:
             step, index = self.journal.step
+            if run is not None and run.begun and step.t < run.t:
+                return run.progressed()  # a step of the server that ran before
             told.append((step.t, evidence_of(step, index, f"step {step.step}")))
         return max((t for t in told if t is not None), key=lambda t: t[0], default=None)
 
@@ -159,7 +161,7 @@ class AliveNotServing(_ServeRule):
             usual = run.batches.usual() if run is not None else None
             quiet += f"; usually one comes every {seconds(usual)}." if usual is not None else "."
         else:
-            quiet = "No step and no batch was seen at all."
+            quiet = "No step and no batch of it was seen at all."
         if run is not None and run.ready is not None:
             evidence.append(run.ready[1])
             ruled_out.append(RuledOut("a server that is still starting", "this run has said that it is ready"))

@@ -136,16 +136,17 @@ class SkewFiles(JournalRule):
         )  # fmt: skip
 
     def _algorithm(self, host: str) -> str:
-        """The algorithm that runs there, by its resolved name in lower case; "" where nobody says."""
+        """The algorithm that runs there, as it was asked for, in lower case; "" where nobody says."""
         run = max((r for _, r in self.runs() if r.args), key=lambda run: run.t, default=None)
-        found = self._algorithms.get(host) or (run.args.get("speculative_algorithm") if run is not None else None)
-        found = (found or self._algorithms.get("") or "").lower()
-        return SAME.get(found, found)
+        found = (run.args.get("speculative_algorithm") if run is not None else None) or self._algorithms.get(host)
+        return (found or self._algorithms.get("") or "").lower()
 
     def _gates(self, package: _Package, algorithm: str) -> tuple[list[str], list[RuledOut]]:
         """What changed predicates mean for the algorithm in force: sentences, and what is ruled out."""
         words: list[str] = []
         out: list[RuledOut] = []
+        asked, algorithm = algorithm.upper(), SAME.get(algorithm, algorithm)
+        shown = asked if asked.lower() == algorithm else f"{asked} (which is {algorithm.upper()})"
         for predicate, (value, _) in package.predicates.items():
             now, was = (
                 {SAME.get(name.lower(), name.lower()) for name in texts(value.get(key))} if key in value else None
@@ -158,11 +159,12 @@ class SkewFiles(JournalRule):
                 turned = was is not None and (algorithm in now) != (algorithm in was)
                 words.append(
                     f"{predicate} is {'now ' if turned else ''}{'true' if algorithm in now else 'false'} for "
-                    f"{algorithm.upper()}, and is asked in {plural(len(sites), 'place')}."
+                    f"{shown}, and is asked in {plural(len(sites), 'place')}."
                 )
             else:
                 where = listed((_site(site) for site in sites), 3)
-                why = f"it is false for {algorithm.upper()} as before, at all {plural(len(sites), 'place')} ({where})"
+                places = f"{plural(len(sites), 'place')} ({where})"
+                why = f"it is false for {shown}, as it was before, wherever it is asked: {places}"
                 out.append(RuledOut(f"{predicate} as the cause", why))
         return words, out
 

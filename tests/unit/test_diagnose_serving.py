@@ -45,7 +45,13 @@ def test_two_failed_probes_are_surer_than_one() -> None:
 
 def test_a_restored_service_that_never_computed_anything_does_not_serve_either() -> None:
     finding = ask(ladder(ServerLog().start())).of("serve.alive_not_serving")
-    assert "No step and no batch was seen at all" in finding.detail
+    assert "No step and no batch of it was seen at all" in finding.detail
+
+
+def test_work_of_the_server_that_ran_before_is_not_work_of_this_one() -> None:
+    finding = ask(ladder(ServerLog().step().start())).of("serve.alive_not_serving")
+    assert "of it was seen at all" in finding.detail
+    assert all(shown.src != "engine/0" for shown in finding.evidence)
 
 
 def test_without_any_log_the_probes_are_enough() -> None:
