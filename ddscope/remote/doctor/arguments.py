@@ -20,6 +20,8 @@ TELLING = re.compile(
     r"|^[tdp]p_size|max_running|mem_fraction|context_length|chunked_prefill|radix|mamba|deterministic|hidden_states|compile"
 )
 """Arguments that say how speculation and the engine run; of others only those asked for are compared."""
+NO_ARGUMENTS = ("startup_time", "version", "frontend", "launch_command", "kv_events")
+"""What a server tells beside its arguments."""
 _EQUAL = ({"true", "1"}, {"false", "0"}, {"none", "null", ""})
 _PYTHONIC = re.compile(r"(^|/)(python[\d.]*|sglang|vllm)$")
 
@@ -75,7 +77,7 @@ def effective(found: Collected) -> dict[str, Any]:
     if not isinstance(settings, dict):
         return {}
     plain = {name: value for name, value in settings.items() if isinstance(value, str | int | float | bool | None)}
-    return {name: value for name, value in plain.items() if name not in ("startup_time", "version", "frontend")}
+    return {name: value for name, value in plain.items() if name not in NO_ARGUMENTS}
 
 
 def changes(found: Collected) -> list[ArgumentChange]:

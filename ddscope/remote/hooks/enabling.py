@@ -127,7 +127,10 @@ def enable(host: Runs, unit: LoadedUnit, text: str) -> list[Step]:
     while len(folder) > 1 and host.run(["test", "-d", folder]).status:
         made.append(folder)
         folder = posixpath.dirname(folder)
+    own = re.search(r"^RuntimeDirectory=(.+)$", text, re.M)
+    sockets = f"{'$XDG_RUNTIME_DIR' if unit.user else '/run'}/{own[1]}" if own else ""
     entry = {"what": ENABLE, "unit": unit.name, "user": unit.user, "path": unit.path, "made": made, "text": text}
+    entry["sockets"] = sockets
     return [
         *([command("mkdir", "-p", unit.folder)] if made else []),
         command("tee", unit.path, content=text, entry=entry),
@@ -148,9 +151,14 @@ def disable(host: Runs, drop: DropIn) -> list[Step]:
     return [*steps, command(*manager, "daemon-reload")]
 
 
-def restart(unit: str, user: bool) -> str:
-    """The command that nobody but a person runs."""
-    return f"systemctl {'--user ' if user else ''}restart {shlex.quote(unit)}"
+def restart(unit: str, user: bool, sockets: str = "") -> str:
+    """The command that nobody but a person runs.
+
+    sockets: a folder that goes with the old process: once the drop-in is gone, systemd forgets to remove it.
+    """
+    return f"systemctl {'--user ' if user else ''}restart {shlex.quote(unit)}" + (
+        f" && rm -r {sockets}" if sockets else ""
+    )
 
 
 def _home(host: Runs) -> str:

@@ -11,12 +11,13 @@ INSTALL, UNINSTALL, ENABLE, DISABLE, RESTORE, RELOAD = "install", "uninstall", "
 
 @dataclass(frozen=True)
 class DropIn:
-    """A file that was written for a unit. made: folders that did not exist before."""
+    """A file that was written for a unit. made: folders that did not exist before; sockets: folder of the sockets."""
 
     path: str
     unit: str
     user: bool
     made: tuple[str, ...] = ()
+    sockets: str = ""
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ def add_up(journal: Iterable[dict[str, Any]]) -> Ledger:
             made = entry.get("made")
             before = drop_ins.get(entry["path"])
             kept = before.made if before is not None else tuple(map(str, made if isinstance(made, list) else []))
-            drop_ins[entry["path"]] = DropIn(entry["path"], str(entry.get("unit")), bool(entry.get("user")), kept)
+            unit, user, sockets = str(entry.get("unit")), bool(entry.get("user")), str(entry.get("sockets", ""))
+            drop_ins[entry["path"]] = DropIn(entry["path"], unit, user, kept, sockets)
         elif what == DISABLE and state == "done":
             drop_ins.pop(str(entry.get("path")), None)
         elif what == RESTORE and state == "done":

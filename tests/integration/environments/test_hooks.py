@@ -295,7 +295,7 @@ def test_the_whole_way_there_and_back(here: Host, units: Units, tmp_path: Path) 
     assert operations.undo(environment, person.say, person.ask)
     assert not drop.parent.exists() and hashed(venv.folder) == before
     assert units.asked() == ["--user daemon-reload", "--user daemon-reload"]  # and never a restart
-    assert f"systemctl --user restart {UNIT}" in person.text
+    assert f"systemctl --user restart {UNIT} && rm -r $XDG_RUNTIME_DIR/ddscope/sglang-qwen" in person.text
     states = [entry["state"] for entry in environment.state().journal]
     assert states == ["begun", "done"] * 4 and add_up(environment.state().journal) == add_up([])
 
