@@ -81,9 +81,8 @@ def disable(environment: Environment, say: Say, ask: Ask) -> bool:
     if not agree(steps, environment, say, ask):
         return False
     for drop in ledger.drop_ins:
-        say(
-            f"Off for the next start of {shown(drop.unit)}. When it suits:  {enabling.restart(drop.unit, drop.user, drop.sockets)}"
-        )
+        command = enabling.restart(drop.unit, drop.user, drop.sockets)
+        say(f"Off for the next start of {shown(drop.unit)}. When it suits:  {command}")
     return True
 
 
@@ -107,9 +106,8 @@ def undo(environment: Environment, say: Say, ask: Ask) -> bool:
             say(line)
         equal = shot.before is None or shot.code == shot.before.code
     for drop in ledger.drop_ins:
-        say(
-            f"The running service keeps what it has loaded. When it suits:  {enabling.restart(drop.unit, drop.user, drop.sockets)}"
-        )
+        command = enabling.restart(drop.unit, drop.user, drop.sockets)
+        say(f"The running service keeps what it has loaded. When it suits:  {command}")
     say(f"What was changed and when stays in {shown(state.state)} (remove it with rm -r).")
     return equal
 
