@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
+import stat
 import subprocess
 from typing import Any
 
@@ -209,18 +210,29 @@ def packages(pid: int, python: str) -> dict[str, str]:
 
 
 def hook_sockets(pids: list[int]) -> list[str]:
-    """Sockets of ddscope's hooks on which these processes listen, by what DDSCOPE says in their environment."""
-    patterns = []
+    """Sockets of ddscope's hooks in these processes, by what DDSCOPE says in their environment.
+
+    A socket is bound under another name and renamed, so the kernel does not tell which of them it is: its file does.
+    """
+    found: dict[str, None] = {}
     for pid in pids:
         for target in procs.environ(pid).get("DDSCOPE", "").split(","):
             scheme, _, path = target.strip().partition(":")
-            if scheme == "unix" and path:
-                wild = re.escape(path).replace("%p", r"\d+").replace("%r", r"[\w.-]+").replace(r"\%p", r"\d+")
-                patterns.append(re.compile(wild + "$"))
-    if not patterns:
-        return []
-    paths = [path for pid in pids for path in procs.listening_unix([pid])]
-    return [path for path in dict.fromkeys(paths) if any(pattern.match(path) for pattern in patterns)]
+            if scheme == "unix" and path.startswith("/") and procs.listening_unix([pid]):
+                pattern = glob.escape(path.replace("%p", str(pid))).replace("%r", "[!.]*")
+                for root in ("", f"/proc/{pid}/root"):  # a container's own files are reached through its process
+                    sockets = [name for name in sorted(glob.glob(root + pattern)) if _is_socket(name)]
+                    if sockets:
+                        found.update(dict.fromkeys(sockets))
+                        break
+    return list(found)
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(os.lstat(path).st_mode)
+    except OSError:
+        return False
 
 
 # the host --------------------------------------------------------------------------------------------------------
