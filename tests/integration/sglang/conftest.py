@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.integration.sglang.support import models
-from tests.integration.sglang.support.running import answers_without_hooks
+from tests.integration.sglang.support.running import Observed, observe
 from tests.integration.sglang.support.server import PYTHON
 
 HERE = Path(__file__).parent
@@ -20,6 +20,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker("sglang")
+            item.add_marker(pytest.mark.timeout(1200))  # two engines may start in one test's set-up
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -58,9 +59,16 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
 
 
 @pytest.fixture(scope="session")
-def tiny_baseline(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def without_plugin(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Observed:
+    """An engine without speculation that does not even load ddscope's plug-in."""
+    env = {"SGLANG_PLUGINS": "ddscope_standins"}
+    return observe(tiny.arguments(), tmp_path_factory.mktemp("without"), env, tiny.prompts, tiny.tokens)
+
+
+@pytest.fixture(scope="session")
+def tiny_baseline(without_plugin: Observed) -> list[dict[str, Any]]:
     """Answers without speculation and without hooks."""
-    return answers_without_hooks(tiny.arguments(), tmp_path_factory.mktemp("baseline"), tiny.prompts, tiny.tokens)
+    return without_plugin.outputs
 
 
 class Real:
@@ -91,6 +99,5 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Real:
 @pytest.fixture(scope="session")
 def real_baseline(real: Real, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """Answers of the same bfloat16 target without speculation and without hooks."""
-    return answers_without_hooks(
-        real.arguments(), tmp_path_factory.mktemp("plain"), real.prompts, real.tokens, OMP_NUM_THREADS="2"
-    )
+    folder, env = tmp_path_factory.mktemp("plain"), {"OMP_NUM_THREADS": "2"}
+    return observe(real.arguments(), folder, env, real.prompts, real.tokens).outputs

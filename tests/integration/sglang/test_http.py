@@ -67,9 +67,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(tiny: Tiny, folder: Path) -> Iterator[HttpServer]:
     folder.chmod(0o700)
     env = {"DDSCOPE": f"unix:{folder}/%p.sock,file:{folder}/trace.jsonl", "DDSCOPE_CONTROL": "1"}
-    server = HttpServer(
-        tiny.tree("STANDALONE", tiny.standalone) | {"enable_metrics": True, "served_model_name": "tiny"}, folder, env
-    )
+    more = {"enable_metrics": True, "served_model_name": "tiny", "disable_radix_cache": False}
+    server = HttpServer(tiny.tree("STANDALONE", tiny.standalone) | more, folder, env)
     yield server
     server.stop()
 
@@ -107,6 +106,17 @@ def test_answers_and_the_servers_own_counters_agree_with_the_records(
     assert abs((emitted + 1) / len(steps) - answer["meta_info"]["spec_accept_length"]) < 1e-6
     assert b"sglang:spec_accept_length" in server.get("/metrics")
     assert json.loads(server.get("/server_info"))["internal_states"][0]["avg_spec_accept_length"] > 1
+
+
+def test_a_prompt_that_was_seen_before_comes_from_the_cache(server: HttpServer, folder: Path, tiny: Tiny) -> None:
+    answers = [ask(server, tiny.prompts[2], rid, 8) for rid in ("cold", "warm")]
+    trace = Trace(folder / "trace.jsonl")
+    trace.wait_finished(["cold", "warm"])
+    assert answers[1]["meta_info"]["cached_tokens"] > 0
+    assert [trace.request(rid).cached_tokens for rid in ("cold", "warm")] == [
+        answer["meta_info"]["cached_tokens"] for answer in answers
+    ]
+    assert output_of(trace, "warm") == answers[1]["output_ids"] == answers[0]["output_ids"]
 
 
 def test_the_socket_is_the_owners_alone(socket: Path) -> None:

@@ -44,6 +44,8 @@ def trees_are_sound(run: Run, rids: list[str], *, branching: bool) -> None:
     assert run.trace.problems() == []
     steps = [step for rid in rids for step in run.trace.steps(rid)]
     assert any(_branches(tree_of(step)) for step in steps) == branching
+    # A chain is verified without a mask of its own.
+    assert all((tree_of(step).mask is not None) == branching for step in steps)
     for step in steps:
         tree = tree_of(step)
         assert tree.mask is None or [int(row, 16) for row in tree.mask] == closure(tree)

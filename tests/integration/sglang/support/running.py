@@ -33,21 +33,39 @@ class Run:
 
 @contextlib.contextmanager
 def recorded(arguments: Mapping[str, Any], folder: Path, **env: str) -> Iterator[Run]:
-    """Start an engine whose hooks write a trace into `folder`; stop it in the end, whatever happens."""
+    """Start an engine whose hooks write a trace into `folder`; stop it in the end, whatever happens.
+
+    Then, with nothing in flight any more, the books of every source must balance: emitted = received + dropped.
+    """
     path = folder / "trace.jsonl"
     engine = Engine(arguments, folder, {"DDSCOPE": f"file:{path}", **env})
+    run = Run(engine, Trace(path))
     try:
-        yield Run(engine, Trace(path))
+        yield run
     finally:
         engine.stop()
+    run.trace.refresh()
+    assert run.trace.sources
+    for source, (emitted, received, dropped) in run.trace.sources.items():
+        assert emitted == received + dropped, f"{source}: {emitted} emitted, {received} received, {dropped} dropped"
 
 
-def answers_without_hooks(
-    arguments: Mapping[str, Any], folder: Path, prompts: Sequence[list[int]], tokens: int, **env: str
-) -> list[dict[str, Any]]:
-    """Answers of an engine without hooks, which runs for this only."""
+@dataclass(frozen=True)
+class Observed:
+    """Of an engine without hooks: answers, modules that its scheduler imported, functions that plug-ins hooked."""
+
+    outputs: list[dict[str, Any]]
+    modules: frozenset[str]
+    hooks: dict[str, list[str]]
+
+
+def observe(
+    arguments: Mapping[str, Any], folder: Path, env: Mapping[str, str], prompts: Sequence[list[int]], tokens: int
+) -> Observed:
+    """Run an engine without hooks, for these prompts only."""
     engine = Engine(arguments, folder, env)
     try:
-        return engine.generate(prompts, tokens, [f"plain{i}" for i in range(len(prompts))])
+        outputs = engine.generate(prompts, tokens, [f"plain{i}" for i in range(len(prompts))])
+        return Observed(outputs, frozenset(engine.scheduler("modules")), engine.scheduler("hooks"))
     finally:
         engine.stop()

@@ -18,7 +18,7 @@ from typing import Any
 HERE = Path(__file__).parent
 ROOT = HERE.parents[3]
 PYTHON = ROOT / ".venv-sglang" / "bin" / "python"
-START_S = 180
+START_S = 400
 ANSWER_S = 240
 
 
