@@ -307,7 +307,7 @@ def generated(answer: http.Answer) -> tuple[bool, str]:
     count = meta.get("completion_tokens") if isinstance(meta, dict) else None
     if count == 0 or (count is None and not text):
         return False, "a request for 4 tokens is answered 200, without a token"
-    many = f"{count} tokens" if count is not None else "text"
+    many = f"{count} token{'s' if count != 1 else ''}" if count is not None else "text"
     return True, f"{many} in {answer.ms:.0f} ms: {text!r}"[: http.WORDS]
 
 
