@@ -136,6 +136,7 @@ _BEGIN_END = re.compile(r"(Load weight|Capture [\w ]{0,40}?(?:graph|graphs)) (be
 
 _PROGRESS = (
     ("checkpoint shards", "loading weights"),
+    ("loading shards", "loading weights"),
     ("Capturing batches", "capturing graphs"),
     ("Capturing num tokens", "capturing graphs"),
     ("Capturing CUDA graphs", "capturing graphs"),
@@ -328,10 +329,9 @@ def _server_args(text: str) -> ServerArgs | None:
     if not found:
         return None
     values: dict[str, str] = {}
+    between = ":" if found[0].endswith("{") else "="
     for part in _top_level(text, found.end()):
-        name, sign, value = part.partition("=")
-        if not sign:
-            name, sign, value = part.partition(":")
+        name, sign, value = part.partition(between)
         if sign and len(name) <= 80:
             values[_unquoted(name.strip())] = _unquoted(value.strip())
     return ServerArgs(values) if values else None

@@ -13,7 +13,7 @@ from ddscope.diagnose.base import MAX_EVIDENCE, Evidence, Finding, RuledOut
 from ddscope.diagnose.journal import StateRule
 from ddscope.diagnose.runs import Run, Service
 from ddscope.diagnose.tracebacks import Trouble, is_ffmpeg, missing_file
-from ddscope.diagnose.words import plural, seconds, slug
+from ddscope.diagnose.words import listed, plural, seconds, slug
 
 LOOP = 3  # starts that failed
 QUIET = 30_000_000  # µs a phase may take before it is worth a word
@@ -49,37 +49,43 @@ def survived(run: Run, trouble: Trouble) -> bool:
 
 
 class OptionalImport(StateRule):
-    """Something did not load, and the server started and served all the same."""
+    """Something did not load, and the server started and served all the same.
+
+    Lines of a server that only say what it does without (a sound SGLang writes a dozen) are not worth a word.
+    """
 
     id = "startup.optional_import"
 
     def findings(self) -> Iterable[Finding]:
-        found: dict[str, list[tuple[Service, Run, Trouble]]] = {}
-        for service, run in self.runs():
-            for trouble in run.tracebacks.listed():
-                if survived(run, trouble):
-                    found.setdefault(trouble.library, []).append((service, run, trouble))
-        for library, seen in found.items():
-            yield self._finding(library, seen)
+        for service in self.journal.servers():
+            seen = [
+                (run, trouble)
+                for run in service.runs
+                for trouble in run.tracebacks.listed()
+                if trouble.loud and survived(run, trouble)
+            ]
+            if seen:
+                yield self._finding(service, seen)
 
-    def _finding(self, library: str, seen: list[tuple[Service, Run, Trouble]]) -> Finding:
-        _, run, trouble = seen[0]
-        evidence = list(trouble.evidence)
+    def _finding(self, service: Service, seen: list[tuple[Run, Trouble]]) -> Finding:
+        libraries = list(dict.fromkeys(trouble.library for _, trouble in seen))
+        run, trouble = seen[0]
+        evidence = list(dict.fromkeys(e for _, trouble in seen[:3] for e in trouble.evidence[:2]))
         if run.ready is not None:
             evidence.append(run.ready[1])
         work = run.progressed()
         if work is not None:
             evidence.append(work[1])
         process = f"process {trouble.pid}" if trouble.pid is not None else "the same run"
+        runs = plural(len({id(run) for run, _ in seen}), "run")
         return Finding(
             id=self.id,
             severity="info",
             confidence=0.95,
-            title=f"{library} could not be loaded, and the server started and works without it: noise.",
-            detail=f"Seen in {plural(len(seen), 'run')}; {process} wrote it and went on. "
-            f"Inside it says: {trouble.cause()}",
+            title=f"{listed(libraries, 4)} could not be loaded, and {service.name} started and works without: noise.",
+            detail=f"Seen in {runs}; {process} wrote it and went on. Inside it says: {trouble.cause()}",
             evidence=tuple(evidence[:MAX_EVIDENCE]),
-            next=(f"Nothing for text. Requests that need {library} (audio, video) may still be refused one by one.",),
+            next=("Nothing, unless requests need it: those (audio, video) may be refused one by one.",),
             ruled_out=(
                 RuledOut(
                     "the cause of whatever else is wrong",

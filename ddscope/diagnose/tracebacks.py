@@ -66,6 +66,7 @@ class Trouble:
     causes: list[str] = field(default_factory=list)
     ignored: bool = False
     seen: int = 1
+    loud: bool = False  # it was written as a traceback, not only in the line that says that it is ignored
 
     def cause(self) -> str:
         """The innermost reason. FFmpeg is tried version after version, so only another file than its own is one."""
@@ -204,6 +205,7 @@ class Tracebacks:
         reader.lines, reader.fatal, reader.last = 0, False, raised
         if is_loading(text):
             trouble = raised.trouble = self._trouble(text, pid, record.t, evidence)
+            trouble.loud = True
             trouble.causes += [cause for cause in causes if is_loading(cause)][: MAX_CAUSES - len(trouble.causes)]
             if "ould not load" in text:
                 reader.block, reader.lines = trouble, 1

@@ -102,6 +102,12 @@ def test_arguments_are_cut_at_commas_of_their_own_level() -> None:
     }
 
 
+def test_arguments_may_be_a_dictionary() -> None:
+    event = parse(f"{AT} server_args={{'model_path': '/m?a=b', 'speculative_algorithm': None, 'x': {{'y': 1}}}}").event
+    assert isinstance(event, ServerArgs)
+    assert event.values == {"model_path": "/m?a=b", "speculative_algorithm": "None", "x": "{'y': 1}"}
+
+
 @pytest.mark.parametrize(
     ("text", "event"),
     [
@@ -127,6 +133,7 @@ def test_arguments_are_cut_at_commas_of_their_own_level() -> None:
         ("Capture draft extend CUDA graph end. Time elapsed: 1 s", Phase("capturing graphs", "end")),
         ("Loading safetensors checkpoint shards:  40% Completed | 2/5 [00:01", Phase(LOADING, "progress", "2/5")),
         ("Loading safetensors checkpoint shards: 100% Completed | 5/5 [00:01", Phase(LOADING, "end", "5/5")),
+        ("Multi-thread loading shards: 0% Completed | 0/1 [00:00]Multi-", Phase(LOADING, "progress", "0/1")),
         ("Capturing batches (bs=8):  10%|█         | 1/10 [00:01", Phase("capturing graphs", "progress", "1/10")),
         ("Entering DeepGEMM JIT Pre-Compile session. It may take a long time", Phase("compiling kernels", "begin")),
         ("DeepGEMM warmup:  12%", Phase("compiling kernels", "progress", "12%")),

@@ -25,6 +25,17 @@ def test_a_batch_is_as_good_as_ready() -> None:
     assert log.ids() == ["startup.optional_import"]
 
 
+def test_what_a_sound_server_does_without_is_not_told() -> None:
+    log = ServerLog().say(ARGS, "Ignore import error when loading sglang.srt.models.inkling: No module named 'cutlass'")
+    assert log.say(READY).decode().ids() == []
+
+
+def test_several_libraries_are_one_finding() -> None:
+    log = ServerLog().say(ARGS).raw(*torchcodec("libavutil.so.60"), "Traceback (most recent call last):", "  File x")
+    finding = log.raw("ModuleNotFoundError: No module named 'cutlass'").say(READY).of("startup.optional_import")
+    assert finding.title.startswith("torchcodec, cutlass could not be loaded")
+
+
 def test_a_block_after_which_nothing_is_known_is_not_judged() -> None:
     assert ServerLog().say(ARGS).raw(*torchcodec("libnvrtc.so.13")).ids() == []
 
