@@ -11,6 +11,8 @@ from ddscope.cli.errors import CommandError
 from ddscope.cli.text import printable
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from ddscope.cli.types import Commands
     from ddscope.remote.doctor.examine import Examined
 
@@ -91,7 +93,32 @@ def _tell(args: argparse.Namespace, hosts: list[Examined]) -> int:
         sys.stdout.write(msgspec.json.encode(told).decode() + "\n")
     elif len(hosts) == 2:
         cells = [(row.severity, row.what, row.here, row.there) for row in rows]
-        print(printable(table(cells, hosts[0].found.host, hosts[1].found.host)), end="")
+        _print(table(cells, hosts[0].found.host, hosts[1].found.host))
     else:
-        print(printable(page(hosts[0])), end="")
+        _print(page(hosts[0]))
     return 1 if any(row.severity in ("critical", "high", "warning") for row in rows) or (len(hosts) == 1 and bad) else 0
+
+
+COLOURS = {"critical": "bold red", "high": "red", "warning": "yellow", "info": "cyan"}
+
+
+def coloured(text: str) -> Text:
+    """The page with its severities in colour. It is text, never markup."""
+    from rich.text import Text
+
+    made = Text(printable(text), no_wrap=True)
+    for word, style in COLOURS.items():
+        made.highlight_regex(rf"(?m)^{word}\b", style)
+    made.highlight_regex(r"(?m)^ +-(?!>).*$", "red")
+    made.highlight_regex(r"(?m)^ +\+.*$", "green")
+    made.highlight_regex(r"(?m)^ +→ .*$", "bold")
+    return made
+
+
+def _print(text: str) -> None:
+    if sys.stdout.isatty():
+        from rich.console import Console
+
+        Console(highlight=False, soft_wrap=True).print(coloured(text), end="")
+    else:
+        print(printable(text), end="")

@@ -80,7 +80,7 @@ def _not_compared(package: PackageAudit) -> Item:
     where = f"{shown(skew.editable)} at commit {shown(skew.commit or '?', 12)}" if skew.editable else shown(skew.root)
     lines = tuple(shown(line) for line in skew.git[:12])
     title = f"{shown(skew.package)} {shown(skew.version)} cannot be compared: {shown(skew.why)}."
-    severity: Severity = "warning" if skew.git else "info"
+    severity: Severity = "warning" if skew.git and skew.package in SERVER else "info"
     next_ = (f"git -C {shown(skew.editable)} diff",) if skew.git else ()
     return Item("skew.files", severity, title, (where, *lines), next_)
 
@@ -158,7 +158,7 @@ def _predicate(found: Collected, change: PredicateChange) -> Item:
         lines.append(f"true for {several(change.now, 12) or 'none'}; was true for {several(change.was, 12) or 'none'}")
     lines += [
         f"  {shown(site.file)}:{site.line}  {shown(site.function)}  {shown(site.code, 100)}"
-        for site in change.sites[:SITES_SHOWN]
+        for site in sorted(change.sites, key=lambda site: "/hardware_backend/" in site.file)[:SITES_SHOWN]
     ]
     if len(change.sites) > SITES_SHOWN:
         lines.append(f"  and {len(change.sites) - SITES_SHOWN:,} more")
