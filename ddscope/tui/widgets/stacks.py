@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from ddscope.tui.widgets.lines import Line, LineView
 from ddscope.tui.widgets.pane import Piece
 
 NAME = 18  # cells
+_LONG = re.compile(r"\((?:/\S*/(?:site|dist)-packages/|/\S*/lib/python3[\d.]*/)(?P<path>)")
 
 
 @dataclass(frozen=True)
@@ -96,10 +98,10 @@ class Stacks(LineView):
             (mark, palette.muted),
             (name + " " * max(NAME - cells(name), 1), palette.text),
             (word, palette.warn if thread.gil else palette.good),
-            (safe(thread.at), palette.strong),
+            (short(thread.at), palette.strong),
         ]
         if thread.frames and thread.frames[0] != thread.at:
-            spans.append((f"  in {safe(thread.frames[0])}", palette.muted))
+            spans.append((f"  in {short(thread.frames[0])}", palette.muted))
         if thread.still and view.before_t is not None:
             spans.append((f"  as {_span(view.t - view.before_t)} before", palette.warn))
         return Line(tuple(spans), copy="\n".join(thread.frames))
@@ -117,6 +119,11 @@ class Stacks(LineView):
                     Line((("        " + piece, ink),), copy=frame) for piece in wrap(safe(frame), max(width - 9, 20))
                 ]
         return lines
+
+
+def short(frame: str) -> str:
+    """A frame in one line: a file of an installed package by its path in there, the standard library by its name."""
+    return safe(_LONG.sub(r"(\g<path>", frame))
 
 
 def _span(microseconds: int) -> str:
