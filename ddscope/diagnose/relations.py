@@ -65,6 +65,7 @@ def _parted(cause: Finding, symptom: Finding) -> bool:
     return cause.id == "hang.rank_divergence" and cause.kind != "ids" and symptom.id == "serve.alive_not_serving"
 
 
+TELLING = 20  # characters of an exception that are no chance
 _ENDS = ("startup.import_fatal", "env.abi", "shape.mismatch", "kv.allocator", "gpu.fault", "startup.crash_loop")
 
 
@@ -76,7 +77,10 @@ def _ended(cause: Finding, symptom: Finding) -> bool:
     elif (symptom.id, symptom.kind) != ("serve.down", "crashed") or cause.id not in _ENDS:
         return False
     seen = {(e.src, e.seq) for e in cause.evidence}
-    return any((e.src, e.seq) in seen for e in symptom.evidence)
+    if any((e.src, e.seq) in seen for e in symptom.evidence):
+        return True
+    words = symptom.evidence[0].text if symptom.evidence else ""  # what was raised; a hook may have told it, too
+    return len(words) > TELLING and any(words in e.text for e in cause.evidence)
 
 
 def _simulated(cause: Finding, symptom: Finding) -> bool:

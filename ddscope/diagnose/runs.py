@@ -101,6 +101,11 @@ class Run:
         """It ended, by itself and not with a status of 0."""
         return self.ended is not None and self.ended.failed and not self.ended.asked
 
+    @property
+    def coming(self) -> bool:
+        """It has not served yet, and nothing of it has ended or died."""
+        return not (self.served or self.deaths or self.ended is not None)
+
     def phase(self) -> OpenPhase | None:
         """The phase that has begun last and is not over."""
         open_ = [phase for phase in self.phases.values() if not phase.ended]

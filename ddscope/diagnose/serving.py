@@ -66,7 +66,7 @@ def starting(service: Service | None) -> bool:
     run = service.now if service is not None else None
     if service is None or run is None or service.lost > run.t:
         return False
-    return run.begun and not run.served and run.ended is None
+    return run.begun and run.coming
 
 
 def failing(ladder: dict[str, Told]) -> str | None:

@@ -34,6 +34,7 @@ _FEATURE = re.compile(
     rf"feature dim mismatch\. Expected shape [\[(]N, ?{_INT}[\])].{{0,200}}?got shape=?\s?[\[(]{_INT}, ?{_INT}[\])]",
     re.S,
 )
+_HIDDEN = re.compile(rf"\bhidden_size={_INT}")
 _FC_WEIGHT = re.compile(
     rf"fc\.weight shape mismatch.{{0,300}}?Expected fc\.weight\.shape=\({_INT}, ?{_INT}\) "
     rf"\(num_context_features={_INT}, hidden_size={_INT}\), but got \({_INT}, ?{_INT}\)",
@@ -77,7 +78,8 @@ def _matmul(m: re.Match[str]) -> Widths:
 
 
 def _feature(m: re.Match[str]) -> Widths:
-    return Widths(int(m[3]), int(m[1]), "the hidden states given to the drafter")
+    hidden = _HIDDEN.search(m[0])
+    return Widths(int(m[3]), int(m[1]), "the hidden states given to the drafter", int(hidden[1]) if hidden else None)
 
 
 def _has_shape(m: re.Match[str]) -> Widths:

@@ -207,7 +207,7 @@ class StartupPhase(StateRule):
     def findings(self) -> Iterable[Finding]:
         for service in self.journal.servers():
             run = service.now
-            known = run is not None and not run.served and run.ended is None and service.lost <= run.t
+            known = run is not None and run.coming and service.lost <= run.t
             phase = run.phase() if run is not None and known else None
             if run is None or phase is None or self.journal.now - phase.t < QUIET:
                 continue

@@ -141,19 +141,18 @@ class Recorded:
 
     def _text(self, path: Path) -> Iterator[Record]:
         """A text log, or what `journalctl` prints by default. Lines without a time have that of the line before."""
-        src, t = f"log/{path.name}", int(path.stat().st_mtime * 1e6)
-        year = datetime.fromtimestamp(t / 1e6).year
+        src, written = f"log/{path.name}", int(path.stat().st_mtime * 1e6)
+        year = datetime.fromtimestamp(written / 1e6).year
+        t = first_stamp(path, year) or written
         for line, _ in lines_of(path):
             line = line.rstrip(b"\r")
             short = _SHORT.fullmatch(line)
             ident: str | None = None
             pid: int | None = None
-            stamp = stamp_of(line)
+            t = line_stamp(line, year) or t
             if short is not None:
                 ident, line = short[3].decode("ascii", "replace"), short[5]
                 pid = int(short[4]) if short[4] else None
-                stamp = short_stamp(short[1], year)
-            t = t if stamp is None else stamp
             for at in range(0, max(1, len(line)), LONGEST):
                 piece = line[at : at + LONGEST]
                 partial = True if at + LONGEST < len(line) else None
@@ -252,6 +251,20 @@ def number(value: bytes | None) -> int | None:
 def string(value: bytes | None) -> str | None:
     """A field as text; None for an empty one."""
     return value.decode("utf-8", "backslashreplace") if value else None
+
+
+def first_stamp(path: Path, year: int) -> int | None:
+    """The first time that a text log tells, for the lines before it."""
+    with path.open("rb") as file:
+        stamps = (line_stamp(line.rstrip(b"\r"), year) for line in file.read(HEAD).split(b"\n"))
+        return next((stamp for stamp in stamps if stamp is not None), None)
+
+
+def line_stamp(line: bytes, year: int) -> int | None:
+    """µs since the epoch that a line of a text log begins with; None for one that has none."""
+    stamp = stamp_of(line)
+    short = _SHORT.fullmatch(line) if stamp is None else None
+    return short_stamp(short[1], year) if short is not None else stamp
 
 
 def short_stamp(stamp: bytes, year: int) -> int | None:

@@ -154,6 +154,12 @@ def test_a_service_that_never_says_that_it_is_ready_is_not_waited_for() -> None:
     assert ask(ladder(log)).ids() == ["serve.alive_not_serving"]
 
 
+def test_a_run_that_died_is_not_waited_for() -> None:
+    log = ServerLog().say(ARGS, "Load weight begin. avail mem=1 GB")
+    log.say("Received sigquit from a child process. It usually means the child failed.")
+    assert log.wait(100).ids() == ["serve.down"]
+
+
 @pytest.mark.parametrize("rung", ["gap", "generate"])
 def test_a_line_that_was_lost_or_a_probe_that_was_answered_ends_the_waiting(rung: str) -> None:
     log = ServerLog().say(ARGS)

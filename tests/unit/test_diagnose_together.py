@@ -81,6 +81,20 @@ def test_traces_and_journals_are_one_ranked_list(tmp_path: Path) -> None:
     assert [f.id for f in diagnose_files([bad, *faulty(tmp_path)])] == ["gpu.fault", "accept.curve"]
 
 
+def test_a_hook_and_a_log_that_tell_the_same_exception_are_one_finding(tmp_path: Path) -> None:
+    words = "ValueError: DFLASH target_hidden feature dim mismatch. Expected shape [N, 2880] (num_context_features=5, "
+    words += "hidden_size=576), but got shape=(60, 2304)."
+    log = (
+        ServerLog().start().say("Scheduler hit an exception: Traceback (most recent call last):").raw("  File x", words)
+    )
+    stream = Stream().header()
+    stream.fact("engine.error", {"rid": "r0", "step": 0, "where": "draft", "message": words})
+    [finding] = diagnose_files([trace(tmp_path / "t.jsonl", stream), journal(tmp_path / "j", log.records)])
+    assert (finding.id, finding.kind, finding.severity) == ("shape.mismatch", "layers", "critical")
+    assert "four layers given, five expected" in finding.title
+    assert finding.consequences[0].startswith("serve.down")
+
+
 def test_engines_of_two_traces_are_two_engines(tmp_path: Path) -> None:
     """Their steps have the same names and numbers, and neither is a repetition of the other."""
     good = trace(tmp_path / "a.jsonl", Stream().header().run(HEALTHY))

@@ -181,8 +181,10 @@ def test_a_second_host_has_its_name_before_the_unit(tmp_path: Path) -> None:
 
 
 def test_lines_of_a_text_log_have_the_time_of_the_last_one_that_told_it(file: Path) -> None:
-    records = read(file, b"[2026-09-21 14:10:36] INFO one\r\n  two\n[2026-09-21 14:10:38.5] ERROR three")
+    records = read(file, b"a banner\n[2026-09-21 14:10:36] INFO one\r\n  two\n[2026-09-21 14:10:38.5] ERROR three")
+    banner, *records = records
     at = [int(datetime(2026, 9, 21, 14, 10, 36).timestamp() * 1e6) + us for us in (0, 0, 2_500_000)]
+    assert banner.t == at[0]
     assert [record.t for record in records] == at
     assert [r.message for r in records if isinstance(r, Log)] == ["[2026-09-21 14:10:36] INFO one", "  two",
                                                                  "[2026-09-21 14:10:38.5] ERROR three"]  # fmt: skip
