@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,18 +54,16 @@ def facts(one: Examined) -> Iterator[Told]:
 def records(hosts: Sequence[Examined]) -> list[Header | Fact]:
     """A header and the facts of all hosts: source `doctor`, or `doctor/<host>` where there are several."""
     told: list[Header | Fact] = []
+    numbers: Counter[str] = Counter()
     for one in hosts:
         src = "doctor" if len(hosts) == 1 else f"doctor/{one.found.host}"
         if not told:
             told.append(_header(src, one.found))
-        seq = len(told) if src == told[0].src else 0
+            numbers[src] = 1
         for name, value in facts(one):
-            told.append(
-                Fact(
-                    src=src, seq=seq, t=time.time_ns() // 1000, mono=time.monotonic_ns() // 1000, name=name, value=value
-                )
-            )
-            seq += 1
+            now, mono = time.time_ns() // 1000, time.monotonic_ns() // 1000
+            told.append(Fact(src=src, seq=numbers[src], t=now, mono=mono, name=name, value=value))
+            numbers[src] += 1
     return told
 
 

@@ -6,9 +6,11 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from ddscope.cli import main
@@ -18,7 +20,7 @@ from ddscope.remote.doctor.examine import Examined, examine
 from ddscope.remote.doctor.facts import facts, write
 from ddscope.remote.doctor.locate import Server
 from ddscope.remote.doctor.pristine import PristineFiles
-from ddscope.trace import verify
+from ddscope.trace import TraceFile, verify
 from tests.integration.environments.venvs import KEEPS, MOVES, SPEC, SPEC_INFO, Venv, digest, server
 from tests.unit.emit_support import wait_for
 
@@ -272,8 +274,22 @@ def test_two_environments_side_by_side(
 def test_a_trace_of_the_facts_holds_and_can_be_read_again(here: Host, venv: Venv, tmp_path: Path) -> None:
     one = examined(here, venv)
     write(tmp_path / "one.jsonl", [one])
-    write(tmp_path / "two.jsonl", [one, one])
-    assert verify(tmp_path / "one.jsonl").problems == []
+    other = replace(one, found=msgspec.structs.replace(one.found, host="ct200"))
+    write(tmp_path / "two.jsonl", [one, other])
+    write(tmp_path / "same.jsonl", [one, one])
+    for name in ("one", "two", "same"):
+        assert verify(tmp_path / f"{name}.jsonl").problems == []
+    trace = TraceFile(tmp_path / "two.jsonl")
+    while trace.poll():
+        pass
+    assert trace.index.sources[:2] == ["doctor/localhost", "doctor/ct200"]
+
+
+def test_a_trace_that_is_there_is_never_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text("mine\n")
+    assert main(["doctor", "--python", sys.executable, "-o", str(path)]) == 2
+    assert "is not empty" in capsys.readouterr().err and path.read_text() == "mine\n"
 
 
 @pytest.mark.parametrize(
