@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from ddscope.diagnose.base import MAX_EVIDENCE, Detector, Evidence, Finding, RuledOut, evidence_of
 from ddscope.diagnose.journal import WANTS, Journal
 from ddscope.diagnose.requests import MAX_OPEN, Requests, emitted_by
-from ddscope.diagnose.sglang_log import Decode, Prefill, Ready
+from ddscope.diagnose.sglang_log import Decode, Event, Prefill, Ready
 from ddscope.diagnose.stats import binomial_at_most
 from ddscope.diagnose.words import plural
 from ddscope.model import Finish, Log, Record, Request, Step
@@ -57,13 +57,14 @@ class AcceptLow(Detector):
 
     def observe(self, record: Record, index: int | None = None) -> None:
         self._journal.observe(record, index)
-        if isinstance(record, Step):
+        if isinstance(record, Log):
+            if self._journal.line is not None and self._journal.line.event is not None:
+                self._observe_event(self._journal.line.event, record, index)
+        elif isinstance(record, Step):
             self._observe_step(record, index)
         elif isinstance(record, Request | Finish):
             self._requests.observe(record)
             self._started.pop((record.src, record.rid), None)
-        else:
-            self._observe_log(record, index)
 
     def _observe_step(self, step: Step, index: int | None) -> None:
         """Counts a step that had something drafted, of an uncached request seen without a hole from its start."""
@@ -92,10 +93,8 @@ class AcceptLow(Detector):
             text = f"step {step.step}: none of {plural(len(step.tree.tokens), 'drafted node')} accepted"
             self._evidence.append(evidence_of(step, index, text))
 
-    def _observe_log(self, record: Record, index: int | None) -> None:
-        if self._journal.line is None or not isinstance(record, Log):
-            return
-        key, event = (record.src, record.pid), self._journal.line.event
+    def _observe_event(self, event: Event, record: Log, index: int | None) -> None:
+        key = (record.src, record.pid)
         if isinstance(event, Ready):
             self._reports.pop(key, None)
             self._cached.pop(key, None)

@@ -14,7 +14,7 @@ from ddscope.diagnose.journal import WANTS, Journal, JournalRule
 from ddscope.diagnose.requests import MAX_OPEN, emitted_by
 from ddscope.diagnose.sglang_log import Decode, Prefill
 from ddscope.diagnose.words import plural
-from ddscope.model import Finish, Record, Request, Step
+from ddscope.model import Finish, Log, Record, Request, Step
 
 EACH = 3  # requests of either sort, of like length
 STEPS = 20  # of either sort; from a log, reports count as REPORT steps each
@@ -55,7 +55,10 @@ class CacheConditioned(JournalRule):
 
     def observe(self, record: Record, index: int | None = None) -> None:
         self.journal.observe(record, index)
-        if isinstance(record, Step):
+        if isinstance(record, Log):
+            if self.journal.line is not None and self.journal.line.event is not None:
+                self._line(record, index)
+        elif isinstance(record, Step):
             seen = self._open.get((record.src, record.rid))
             if seen is not None and record.tree is not None and record.tree.tokens:
                 seen.weight += 1
@@ -68,8 +71,6 @@ class CacheConditioned(JournalRule):
                 self._open[record.src, record.rid] = seen
         elif isinstance(record, Finish):
             self._close((record.src, record.rid))
-        elif self.journal.line is not None and self.journal.line.event is not None:
-            self._line(record, index)
 
     def _line(self, record: Record, index: int | None) -> None:
         event = self.journal.line.event if self.journal.line is not None else None

@@ -82,7 +82,11 @@ class RunawayLoop(JournalRule):
 
     def observe(self, record: Record, index: int | None = None) -> None:
         self.journal.observe(record, index)
-        if isinstance(record, Step):
+        if isinstance(record, Log):
+            event = self.journal.line.event if self.journal.line is not None else None
+            if isinstance(event, Decode):
+                self._report(event, record, index)
+        elif isinstance(record, Step):
             if record.emitted and record.tree is not None:
                 self._step(record, record.emitted, index)
         elif isinstance(record, Request):
@@ -92,10 +96,6 @@ class RunawayLoop(JournalRule):
             self._open[record.src, record.rid] = _Output(record.rid, record.prompt_ids, penalties)
         elif isinstance(record, Finish):
             self._open.pop((record.src, record.rid), None)
-        elif isinstance(record, Log) and self.journal.line is not None:
-            event = self.journal.line.event
-            if isinstance(event, Decode):
-                self._report(event, record, index)
 
     def _step(self, step: Step, emitted: list[int], index: int | None) -> None:
         key = (step.src, step.rid)

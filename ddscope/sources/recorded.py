@@ -26,6 +26,11 @@ READ = 1 << 20
 MAX_LINE = 64 << 20  # bytes of one entry of `-o json --all`
 MAX_SOURCES = 4096
 KERNEL = "kernel"
+FIELDS = (
+    "__CURSOR", "__REALTIME_TIMESTAMP", "__MONOTONIC_TIMESTAMP", "_HOSTNAME", "_TRANSPORT", "_SYSTEMD_UNIT",
+    "_SYSTEMD_USER_UNIT", "UNIT", "USER_UNIT", "OBJECT_SYSTEMD_UNIT", "N_DROPPED", "MESSAGE", "_PID", "SYSLOG_PID",
+    "PRIORITY", "SYSLOG_IDENTIFIER", "_COMM", "_LINE_BREAK",
+)  # fmt: skip
 CUT = ("line-max", "pid-change")
 
 _EXPORT = re.compile(rb"(?:__|_)?[A-Z][A-Z0-9_]{0,63}(?:=|\n)")
@@ -113,7 +118,7 @@ class Recorded:
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 yield self._gap(src, t, mono, "damaged" if whole else "cut_off")
                 continue
-            fields = {name: json_bytes(value) for name, value in entry.items() if isinstance(name, str)}
+            fields = {name: json_bytes(entry[name]) for name in FIELDS if name in entry}
             for record in self._entry(fields, t, mono):
                 t, mono, src = record.t, record.mono, record.src
                 yield record
