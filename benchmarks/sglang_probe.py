@@ -49,10 +49,10 @@ class Shared:
             self.at[HEAD + 2 * count + 1] = requests
             self.at[COUNT] = count + 1
 
-    def steps(self, first: int) -> list[float]:
-        """ms between two decode batches, of those from number `first` on."""
+    def steps(self, first: int) -> list[tuple[int, float]]:
+        """(end in ns, ms since the last) of each decode batch that follows another, from number `first` on."""
         stamps = [(self.at[HEAD + 2 * i], self.at[HEAD + 2 * i + 1]) for i in range(first, self.at[COUNT])]
-        return [(b[0] - a[0]) / 1e6 for a, b in itertools.pairwise(stamps) if a[1] and b[1]]
+        return [(b[0], (b[0] - a[0]) / 1e6) for a, b in itertools.pairwise(stamps) if a[1] and b[1]]
 
 
 def run_scheduler_process(*args: Any, **kwargs: Any) -> Any:
