@@ -7,7 +7,7 @@ the cargo, which other taps filled.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ddscope_hooks.emit import Later
 from ddscope_hooks.taps.core import RESULT, Cargo, Core
@@ -58,23 +58,6 @@ class _Seen:
         self.ended = False
 
 
-class _Found(NamedTuple):
-    """A row as it lies about on the hot thread; `_row` makes the rest of it.
-
-    before, total: length of the output before and after. cut: length that the client gets of it, None for all.
-    """
-
-    slot: int
-    seen: _Seen
-    step: int
-    before: int
-    total: int
-    cut: int | None
-    root: int | None
-    run: Sequence[int]
-    length: int
-
-
 class Requests:
     """From results to records."""
 
@@ -108,17 +91,9 @@ class Requests:
     def decoded(self, _: Any, processor: Any, batch: Any, result: Any) -> None:
         """After a decode result was processed: a step for each request that it counted for."""
         cargo = getattr(result, RESULT, None)
-        if cargo is None or cargo.live is None:
-            self._ends(batch)
-            return
-        found, runs, lengths = [], cargo.runs, _lengths(cargo, result)
-        for slot, req in enumerate(batch.reqs):
-            before = cargo.live[slot]
-            if before >= 0:
-                run = req.output_ids[before:] if runs is None else runs[slot]
-                if len(run):  # a beam's tokens lie elsewhere until it is done
-                    found.append((slot, req, before, run, len(run) if lengths is None else lengths[slot]))
-        self._tell(found, cargo, processor, batch, result)
+        if cargo is not None and cargo.live is not None:
+            self._tell(self._rows(cargo, batch, _lengths(cargo, result), 0), cargo, processor, batch, result)
+        self._ends(batch)
 
     def prefilled(self, _: Any, processor: Any, batch: Any, result: Any) -> None:
         """After a prefill result was processed. The first token of an output belongs to no step; any other does.
@@ -126,47 +101,56 @@ class Requests:
         Others come of requests that were retracted and of decode requests that were mixed into a prefill.
         """
         cargo = getattr(result, RESULT, None)
-        if cargo is None or cargo.live is None:
-            self._ends(batch)
-            return
-        found = []
-        for slot, req in enumerate(batch.reqs):
-            before = cargo.live[slot]
-            if before > 0 and len(req.output_ids) > before:
-                found.append((slot, req, before, req.output_ids[before:], 1))
-            elif before >= 0:
-                self._request(req)
-        cargo.runs = None
-        self._tell(found, cargo, processor, batch, result)
+        if cargo is not None and cargo.live is not None:
+            cargo.runs = None
+            self._tell(self._rows(cargo, batch, None, 1), cargo, processor, batch, result)
+        self._ends(batch)
 
-    def _tell(self, found: Sequence[Any], cargo: Cargo, processor: Any, batch: Any, result: Any) -> None:
-        """Emit the requests' records of one result: new requests, steps, ends."""
-        core, match = self._core, self._core.sampling.match
-        skip = cargo.skip or not core.emitter.watched  # what nobody takes is counted, not made
-        rows: list[_Found] = []
-        for slot, req, before, run, length in found:
+    def _rows(self, cargo: Cargo, batch: Any, lengths: list[int] | None, first: int) -> list[tuple[Any, ...]]:
+        """Arguments of `_row` for each request that goes on, and that is recorded. The hot loop: no calls but these.
+
+        lengths: of the paths, where the output alone does not tell them. first: an output that was shorter has no step.
+        """
+        core, runs, rows, left = self._core, cargo.runs, [], 0
+        make = not cargo.skip and core.emitter.watched  # what nobody takes is counted, not made
+        prefix = core.sampling.rid
+        for slot, (req, before) in enumerate(zip(batch.reqs, cargo.live or (), strict=False)):
+            if before < 0:
+                continue
             seen = getattr(req, RESULT, None)
             if seen is None or not seen.told:
                 seen = self._request(req)
-            if skip or not seen.told or not match(seen.rid):
-                core.sampling.leave_out(1)
-            else:
-                out = req.output_ids
+            out = req.output_ids
+            total = len(out)
+            run = out[before:total] if runs is None else runs[slot]
+            if before < first or not len(run):  # a beam's tokens lie elsewhere until it is done
+                continue
+            if make and seen.told and (not prefix or seen.rid.startswith(prefix)):
                 root = out[before - 1] if before else None
-                rows.append(_Found(slot, seen, seen.steps, before, len(out), req.finished_len, root, run, length))
+                length = len(run) if lengths is None else lengths[slot]
+                cut, sampled = req.finished_len, seen.sampled
+                rows.append((slot, seen.rid, seen.steps, seen.prompt, before, total, cut, root, run, length, sampled))
+            else:
+                left += 1
             seen.steps += 1
+        if left:
+            core.sampling.leave_out(left)
+        return rows
+
+    def _tell(self, rows: list[tuple[Any, ...]], cargo: Cargo, processor: Any, batch: Any, result: Any) -> None:
         later = self._later(rows, cargo, processor, batch, result)
         if later is not None:
-            core.flush()
-            core.emitter.emit_later(later)
-        self._ends(batch)
+            self._core.flush()
+            self._core.emitter.emit_later(later)
 
-    def _later(self, rows: list[_Found], cargo: Cargo, processor: Any, batch: Any, result: Any) -> Later | None:
+    def _later(
+        self, rows: list[tuple[Any, ...]], cargo: Cargo, processor: Any, batch: Any, result: Any
+    ) -> Later | None:
         core, packed = self._core, cargo.packed
         count = len(rows) + (packed is not None and cargo.layers > 0)
         if not count or not core.emitter.watched:
             return None
-        cargo.rid = rows[0].seen.rid if rows else str(batch.reqs[0].rid)
+        cargo.rid = rows[0][1] if rows else str(batch.reqs[0].rid)
         layout: Sequence[Layout] = ()
         data = b""
         if packed is not None and packed.shipped:
@@ -223,7 +207,13 @@ class _Making:
     __slots__ = ("cargo", "core", "data", "found", "graph", "layout", "overlap", "size", "told")
 
     def __init__(
-        self, core: Core, cargo: Cargo, found: Sequence[_Found], size: int, layout: Sequence[Layout], data: bytes
+        self,
+        core: Core,
+        cargo: Cargo,
+        found: Sequence[tuple[Any, ...]],
+        size: int,
+        layout: Sequence[Layout],
+        data: bytes,
     ) -> None:
         self.core, self.cargo, self.found, self.size = core, cargo, found, size
         self.layout, self.data = layout, data
@@ -252,23 +242,7 @@ class _Making:
                 domain,
             )
             host = {name: list(_plain_list(values)) for name, values in cargo.host.items()}
-            rows = [
-                (
-                    f.slot,
-                    f.seen.rid,
-                    f.step,
-                    f.seen.prompt,
-                    f.before,
-                    f.total,
-                    f.cut,
-                    f.root,
-                    f.run,
-                    f.length,
-                    f.seen.sampled,
-                )
-                for f in self.found
-            ]
-            self.told = Told(run, rows, self.layout, self.data, host, cargo.layers, cargo.rid)
+            self.told = Told(run, self.found, self.layout, self.data, host, cargo.layers, cargo.rid)
         return self.told
 
     def ids(self) -> set[int]:
