@@ -32,6 +32,12 @@ LOOK_S = 0.02
 """How often the pump looks into the ring. Each look costs the server more than one more record on it does."""
 PIPE_BYTES = 1 << 20
 _F_SETPIPE_SZ = 1031
+_START = """
+import sys
+sys.path.append(sys.argv[1])  # last: where these modules can be imported anyway, nothing changes
+from ddscope_hooks.relay.receiver import main
+main()
+"""
 
 
 class RelayEmitter:
@@ -66,14 +72,13 @@ class RelayEmitter:
         self._commands: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-        paths = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
         environ = {name: value for name, value in os.environ.items() if not name.startswith("DDSCOPE")}
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "ddscope_hooks.relay"],
+                [sys.executable, "-c", _START, folder],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                env=environ | {"PYTHONPATH": os.pathsep.join(paths), "CUDA_VISIBLE_DEVICES": ""},
+                env=environ | {"CUDA_VISIBLE_DEVICES": ""},
                 start_new_session=True,  # what a terminal sends to the server's group is not for it
             )
             assert self._process.stdin is not None and self._process.stdout is not None
