@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ddscope.diagnose.base import MAX_EVIDENCE, Evidence, Finding, RuledOut, evidence_of
-from ddscope.diagnose.journal import WANTS, Journal, JournalRule
+from ddscope.diagnose.journal import WANTS, Journal, JournalRule, host_of_log
 from ddscope.diagnose.runs import Exit, Run, Service
 from ddscope.diagnose.system_log import OomKill, Xid
 from ddscope.diagnose.words import excerpt, listed, plural, seconds
@@ -40,6 +40,10 @@ XIDS = {
     119: ("a time-out of the GPU's own processor", "either"),
     120: ("an error of the GPU's own processor", "either"),
 }
+
+
+Near = list[tuple[Service, Run, Exit]]
+Ours = list[tuple[Service, Run]]
 
 
 @dataclass(slots=True)
@@ -103,8 +107,13 @@ class GpuFault(JournalRule):
         exits = [(service, run, end) for service, run in self.runs() for end in _ends(run)]
         told: list[tuple[int, Xid | OomKill, Evidence]] = []
         for t, event, evidence in self.journal.kernel:
-            near = [told for told in exits if -NEAR <= told[2].t - t <= NEAR]
-            ours = [told for told in self.runs() if event.pid is not None and told[1].owns(event.pid)]
+            host = host_of_log(evidence.src)
+            near = [e for e in exits if -NEAR <= e[2].t - t <= NEAR and host_of_log(e[0].src) == host]
+            ours = [
+                r
+                for r in self.runs()
+                if event.pid is not None and r[1].owns(event.pid) and host_of_log(r[0].src) == host
+            ]
             if near or ours:
                 told.append((t, event, evidence))
                 others = [e for at, _, e in self.journal.kernel if e is not evidence and abs(at - t) <= NEAR]
@@ -118,57 +127,21 @@ class GpuFault(JournalRule):
         t: int,
         event: Xid | OomKill,
         lines: list[Evidence],
-        near: list[tuple[Service, Run, Exit]],
-        ours: list[tuple[Service, Run]],
+        near: Near,
+        ours: Ours,
     ) -> Finding:
         name = (near[0][0] if near else ours[0][0]).name
-        ends = sorted(near, key=lambda told: told[2].t)
-        evidence = [*lines, *(end.evidence for _, _, end in ends[:4])]
-        first = ends[0][2] if ends else None
-        gap = (
-            f" {seconds(abs(first.t - t))} {'before' if first.t >= t else 'after'} the first sign of its end"
-            if first
-            else ""
-        )
-        orderly = [end for _, _, end in ends if not end.failed]
-        ruled_out = []
-        detail = ""
-        if orderly:
-            ruled_out.append(
-                RuledOut("an end in good order", "the status is 0 because the parent shut down after the fault")
-            )
-            detail = " systemd counts this end as no failure, so Restart=on-failure does not start it again."
-        if isinstance(event, OomKill):
-            return Finding(
-                id=self.id,
-                kind="oom_killer",
-                severity="critical",
-                confidence=0.95,
-                title=f"The kernel killed {event.name or 'a process'} of {name}: the host ran out of memory.",
-                detail=f"The kernel's line is{gap or ' about a process of it'}.{detail}",
-                evidence=tuple(evidence[:MAX_EVIDENCE]),
-                next=(
-                    "Look at the host's memory then: weights read without mapping, pinned buffers, builds of kernels.",
-                    "Give it more memory or less to hold; the GPU's own memory is another matter.",
-                ),
-                ruled_out=tuple(ruled_out),
-            )
-        words, kind = XIDS.get(event.number, ("a fault", "either"))
-        return Finding(
-            id=self.id,
-            kind=f"xid_{event.number}",
-            severity="critical" if near else "high",
-            confidence=0.9 if near and kind != "consequence" else 0.6,
-            title=f"The GPU driver reports Xid {event.number} ({words}), and {name} ended with it."
-            if near
-            else f"The GPU driver reports Xid {event.number} ({words}) for a process of {name}.",
-            detail=f"The kernel's line is{gap or ' there'}, on {event.device}.{detail}",
-            evidence=tuple(evidence[:MAX_EVIDENCE]),
-            next=_next_xid(kind),
-            ruled_out=tuple(ruled_out),
-        )
+        ends = [end for _, _, end in sorted(near, key=lambda told: told[2].t)]
+        where, ruled_out = f"The kernel's line is{_apart(t, ends)}", []
+        if any(not end.failed for end in ends):
+            why = "the status is 0 because the parent shut down after the fault"
+            ruled_out.append(RuledOut("an end in good order", why))
+            where += "; systemd counts this end as no failure, so Restart=on-failure does not start it again"
+        told = _oom_killer(event, name, near, ours) if isinstance(event, OomKill) else _xid(event, name, near)
+        evidence = (*lines, *(end.evidence for end in ends[:4]))
+        return told.with_(detail=where + ".", evidence=evidence[:MAX_EVIDENCE], ruled_out=tuple(ruled_out))
 
-    def _illegal(self, access: _Access, ends: list[tuple[Service, Run, Exit]]) -> Finding:
+    def _illegal(self, access: _Access, ends: Near) -> Finding:
         service = self.journal.services.get(access.src)
         name = service.name if service is not None else access.src
         ranks = len(access.ranks)
@@ -191,6 +164,42 @@ class GpuFault(JournalRule):
                 RuledOut("the call that the traceback names", "such errors are told at a later synchronisation"),
             ),
         )
+
+
+def _apart(t: int, ends: list[Exit]) -> str:
+    """How far the kernel's line is from the first sign of an end."""
+    if not ends:
+        return " about one of its processes"
+    return f" {seconds(abs(ends[0].t - t))} {'before' if ends[0].t >= t else 'after'} the first sign of its end"
+
+
+def _oom_killer(event: OomKill, name: str, near: Near, ours: Ours) -> Finding:
+    process = f"{event.name or 'a process'} (process {event.pid})"
+    then = f", and {name} ended with it" if near else f" of {name}"
+    return Finding(
+        id=GpuFault.id,
+        kind="oom_killer",
+        severity="critical",
+        confidence=0.95 if ours else 0.75,
+        title=f"The kernel killed {process}{then}: the host ran out of memory.",
+        next=(
+            "Look at the host's memory then: weights read without mapping, pinned buffers, builds of kernels.",
+            "Give it more memory or less to hold; the GPU's own memory is another matter.",
+        ),
+    )
+
+
+def _xid(event: Xid, name: str, near: Near) -> Finding:
+    words, kind = XIDS.get(event.number, ("a fault", "either"))
+    then = f", and {name} ended with it" if near else f" for a process of {name}"
+    return Finding(
+        id=GpuFault.id,
+        kind=f"xid_{event.number}",
+        severity="critical" if near else "high",
+        confidence=0.9 if near and kind != "consequence" else 0.6,
+        title=f"The GPU driver reports Xid {event.number} on {event.device} ({words}){then}.",
+        next=_next_xid(kind),
+    )
 
 
 def step_words(step: Step) -> str:

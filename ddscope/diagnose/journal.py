@@ -42,6 +42,12 @@ def is_log(src: str) -> bool:
     return src.startswith(("journal", "log"))
 
 
+def host_of_log(src: str) -> str:
+    """The host in the name of a log's source, `journal/<host>/<unit>`; "" where there is only one."""
+    parts = src.split("/")
+    return parts[1] if len(parts) > 2 else ""
+
+
 class Journal:
     """The state of all logs. message, line, system and run are of the record that was observed last."""
 

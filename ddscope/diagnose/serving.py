@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 
 from ddscope.diagnose.base import MAX_EVIDENCE, Evidence, Finding, RuledOut, Severity, evidence_of
-from ddscope.diagnose.journal import StateRule
+from ddscope.diagnose.journal import StateRule, host_of_log
 from ddscope.diagnose.runs import Exit, Run, Service
 from ddscope.diagnose.startup import fatal_trouble
 from ddscope.diagnose.words import excerpt, listed, plural, seconds, sentence
@@ -47,13 +47,14 @@ class _ServeRule(StateRule):
         """The service that a prober looks at: of its host where names tell, the one heard last where not."""
         host = src.partition("/")[2]
         known = [service for service in self.journal.servers() if service.runs]
-        of_host = [service for service in known if host and host in service.src]
-        return max(of_host or known, key=lambda service: service.runs[-1].seen, default=None)
+        of_host = [service for service in known if host_of_log(service.src) == host]
+        of_host = of_host or [service for service in known if not host_of_log(service.src)]
+        return max(of_host, key=lambda service: service.runs[-1].seen, default=None)
 
     def worked(self, run: Run | None) -> tuple[int, Evidence] | None:
         """The last sign of work: a step of a trace, or a batch in the log."""
         told = [run.progressed()] if run is not None else []
-        if self.journal.step is not None:
+        if self.journal.step is not None and len({src for src, _ in self.journal.probes}) < 2:  # of which host, else?
             step, index = self.journal.step
             if run is not None and run.begun and step.t < run.t:
                 return run.progressed()  # a step of the server that ran before

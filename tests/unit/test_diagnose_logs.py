@@ -128,6 +128,13 @@ def test_a_fault_long_before_an_end_is_not_paired_with_it() -> None:
     assert "gpu.fault" not in log.ids()
 
 
+def test_a_fault_on_another_host_is_not_paired_with_an_end() -> None:
+    for kernel, found in (("journal/ct129/kernel", True), ("journal/ct200/kernel", False)):
+        log = ServerLog(src=f"journal/ct129/{UNIT}").start().decode()
+        log.add(Log, kernel, message=XID.format(31, 951), ident="kernel").systemd(f"{UNIT}: Deactivated successfully.")
+        assert ("gpu.fault" in log.ids()) is found
+
+
 def test_a_fault_of_a_process_of_ours_needs_no_end() -> None:
     assert ServerLog().start().kernel(XID.format(79, 4100)).of("gpu.fault").severity == "high"
     assert ServerLog().start().kernel(XID.format(79, 9)).ids() == []
@@ -150,7 +157,7 @@ def test_a_stop_that_somebody_asked_for_is_no_end_of_that_sort() -> None:
 def test_the_kernel_killed_it(text: str) -> None:
     log = ServerLog().start().kernel(text.format(4100)).exit("code=killed, status=9/KILL")
     finding = log.of("gpu.fault")
-    assert finding.kind == "oom_killer" and "host ran out of memory" in finding.title
+    assert finding.kind == "oom_killer" and "host ran out of memory" in finding.title and "4100" in finding.title
     assert log.ids() == ["gpu.fault"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ddscope.model import Probe
 from tests.serverlogs import ARGS, READY, UNIT, ServerLog
 
 RUNGS = ("unit", "process", "port", "health")
@@ -35,6 +36,20 @@ def test_health_answers_and_a_request_does_not() -> None:
     assert "no answer for 20 s" in finding.detail and "usually one comes every 0.5 s" in finding.detail
     assert {ruled.what for ruled in finding.ruled_out} >= {"an idle server", "a server that is still starting"}
     assert log.ids() == ["serve.alive_not_serving"]
+
+
+def test_each_host_has_a_ladder_of_its_own() -> None:
+    """On ct129 a request gets no answer; the server on ct200, which is heard last, computes batches."""
+    log = ServerLog(src=f"journal/ct129/{UNIT}").start().decode()
+    for rung in RUNGS:
+        log.add(Probe, "probe/ct129", 0.1, rung=rung, ok=True)
+        log.add(Probe, "probe/ct200", 0.1, rung=rung, ok=True)
+    log.add(Probe, "probe/ct129", 20, rung="generate", ok=False)
+    log.add(Probe, "probe/ct200", 0.1, rung="generate", ok=True)
+    log.src = f"journal/ct200/{UNIT}"
+    log.start().decode().step()
+    finding = log.of("serve.alive_not_serving")
+    assert {shown.src for shown in finding.evidence} == {"probe/ct129", f"journal/ct129/{UNIT}"}
 
 
 def test_two_failed_probes_are_surer_than_one() -> None:
