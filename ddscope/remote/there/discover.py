@@ -48,7 +48,7 @@ def kind_of(one: procs.Process) -> str:
 
 
 def roots(known: dict[int, procs.Process]) -> list[int]:
-    """Servers: processes of a kind that no other one started."""
+    """Servers: processes of a kind that no other one started; the script, where a script started the workers."""
     kinds = {pid for pid, one in known.items() if kind_of(one)}
     found = []
     for pid in sorted(kinds):
@@ -57,8 +57,13 @@ def roots(known: dict[int, procs.Process]) -> list[int]:
             above_all.add(above)
             above = known[above].ppid
         if not above_all & kinds:
-            found.append(pid)
-    return found
+            script = known.get(known[pid].ppid) if "::" in known[pid].title else None
+            found.append(script.pid if script is not None and _is_python(script) else pid)
+    return list(dict.fromkeys(found))
+
+
+def _is_python(one: procs.Process) -> bool:
+    return os.path.basename(procs.link(f"/proc/{one.pid}/exe")).startswith("python")
 
 
 # units -----------------------------------------------------------------------------------------------------------
@@ -132,7 +137,7 @@ def describe(root: int, known: dict[int, procs.Process], unit: str = "", port: i
     own, user = unit_of(root)
     args = procs.arguments(main.argv)
     listening = procs.listening_tcp(pids)
-    address, chosen = _port(kind, args, listening, port)
+    address, chosen = _port(kind, args, listening, procs.listening_tcp([root]), port)
     python = python_of(family)
     told = {
         "kind": kind,
@@ -155,15 +160,17 @@ def describe(root: int, known: dict[int, procs.Process], unit: str = "", port: i
     return {name: value for name, value in told.items() if value not in ("", None, False)}
 
 
-def _port(kind: str, args: dict[str, str], listening: list[tuple[str, int]], wanted: int) -> tuple[str, int]:
-    """(address, port) where requests go: as asked, as in the arguments, else the lowest on which it listens."""
+def _port(
+    kind: str, args: dict[str, str], listening: list[tuple[str, int]], own: list[tuple[str, int]], wanted: int
+) -> tuple[str, int]:
+    """(address, port) where requests go: as asked, as in the arguments, else the lowest of its first process's own."""
     said = args.get("port", "")
     number = wanted or (int(said) if said.isdigit() else 0)
     for address, port in listening:
         if port == number or (not number and port == PORTS.get(kind)):
             return address, port
-    if not number and len(listening) and kind not in PORTS:
-        return listening[0]
+    if not number and (own or listening):
+        return (own or listening)[0]
     host = args.get("host", "")
     usable = host if host and host not in ("0.0.0.0", "::", "localhost") else "127.0.0.1"
     return usable, number or PORTS.get(kind, 0)
@@ -214,17 +221,18 @@ def hook_sockets(pids: list[int]) -> list[str]:
 
     A socket is bound under another name and renamed, so the kernel does not tell which of them it is: its file does.
     """
+    # A worker that names itself overwrites its environment as seen from outside: any process of the server will do.
+    targets = {target.strip() for pid in pids for target in procs.environ(pid).get("DDSCOPE", "").split(",")}
+    paths = sorted(target[5:] for target in targets if target.startswith("unix:/"))
     found: dict[str, None] = {}
-    for pid in pids:
-        for target in procs.environ(pid).get("DDSCOPE", "").split(","):
-            scheme, _, path = target.strip().partition(":")
-            if scheme == "unix" and path.startswith("/") and procs.listening_unix([pid]):
-                pattern = glob.escape(path.replace("%p", str(pid))).replace("%r", "[!.]*")
-                for root in ("", f"/proc/{pid}/root"):  # a container's own files are reached through its process
-                    sockets = [name for name in sorted(glob.glob(root + pattern)) if _is_socket(name)]
-                    if sockets:
-                        found.update(dict.fromkeys(sockets))
-                        break
+    for pid in pids if paths else []:
+        for path in paths if procs.listening_unix([pid]) else []:
+            pattern = glob.escape(path.replace("%p", str(pid))).replace("%r", "[!.]*")
+            for root in ("", f"/proc/{pid}/root"):  # a container's own files are reached through its process
+                sockets = [name for name in sorted(glob.glob(root + pattern)) if _is_socket(name)]
+                found.update(dict.fromkeys(sockets))
+                if sockets:
+                    break
     return list(found)
 
 
