@@ -31,6 +31,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--pid", type=int, metavar="N", help="the server's main process")
     parser.add_argument("--unit", metavar="UNIT", help="the server's systemd unit")
     parser.add_argument("--port", type=int, metavar="N", help="the server's port (default: as its command line says)")
+    parser.add_argument("--sudo", action="store_true", help="run the script by `sudo -n`, for a server of another user")
     parser.add_argument("--no-download", action="store_true", help="do not fetch a wheel to compare files with")
     parser.add_argument("--no-load", action="store_true", help="do not try imports (each is tried in a child process)")
     parser.add_argument("--json", action="store_true", help="one object on stdout, with whole diffs")
@@ -59,6 +60,7 @@ def _examine(args: argparse.Namespace) -> list[Examined]:
     from ddscope.remote.doctor.examine import examine, look
     from ddscope.remote.doctor.locate import locate
     from ddscope.remote.host import Host
+    from ddscope.remote.sudo import Sudo
 
     looked = []
     for name in [args.host, *([args.against] if args.against else [])]:
@@ -67,7 +69,7 @@ def _examine(args: argparse.Namespace) -> list[Examined]:
             pid = args.pid if name == args.host else None
             server = locate(host, python=args.python, pid=pid, unit=args.unit, port=args.port)
             print(f"Looking at {printable(name)} with {printable(server.python)} …", file=sys.stderr)
-            looked.append((server, look(host, server, load=not args.no_load)))
+            looked.append((server, look(Sudo(host) if args.sudo else host, server, load=not args.no_load)))
     return [
         examine(
             server, found, others=[other for _, other in looked if other is not found], download=not args.no_download

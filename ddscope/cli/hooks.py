@@ -69,8 +69,9 @@ def add(commands: Commands) -> None:
 
 def _part(args: argparse.Namespace) -> int:
     from ddscope.remote.doctor.locate import locate
-    from ddscope.remote.hooks.environment import Environment, Sudo
+    from ddscope.remote.hooks.environment import Environment
     from ddscope.remote.host import Host, HostError
+    from ddscope.remote.sudo import Sudo
 
     try:
         with Host(args.host) as host:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import zlib
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from ddscope.remote.bundle import script
-from ddscope.remote.host import Done, HostError
+from ddscope.remote.host import HostError
+from ddscope.remote.sudo import Runs
 
 ANSWER_LIMIT = 96 << 20
 """Bytes of an answer that are read; the script keeps to a fraction of it."""
@@ -31,15 +32,6 @@ SCRIPT = tuple(
     )
 )
 """Modules of the script, each after those that it imports."""
-
-
-class Runs(Protocol):
-    """What is wanted of a host: `ddscope.remote.host.Host` is one."""
-
-    name: str
-
-    def run(self, argv: Any, *, input: bytes = b"", timeout: float = 30.0) -> Done:
-        """Run a command there until it ends."""
 
 
 class Differs(msgspec.Struct, frozen=True):

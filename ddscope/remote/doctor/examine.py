@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from ddscope.remote.doctor import judge_arguments, judge_files, judge_machine, judge_unit
 from ddscope.remote.doctor.audit import Audit, audit
-from ddscope.remote.doctor.collected import Collected, Runs, collect
+from ddscope.remote.doctor.collected import Collected, collect
 from ddscope.remote.doctor.items import Item, shown, worst_first
 from ddscope.remote.doctor.locate import Server
 from ddscope.remote.doctor.pristine import PristineFiles
+from ddscope.remote.sudo import Runs
 
 LOAD_S = 60.0
 """Seconds that one import may take in its child process."""

@@ -8,12 +8,12 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ddscope.remote.doctor.collected import Runs
 from ddscope.remote.doctor.drift import variables
 from ddscope.remote.hooks.environment import run
 from ddscope.remote.hooks.ledger import DISABLE, ENABLE, DropIn
 from ddscope.remote.hooks.steps import Step, command
 from ddscope.remote.host import HostError
+from ddscope.remote.sudo import Runs
 from ddscope_hooks import config
 
 MARK = "# Written by `ddscope hooks enable`; `ddscope hooks disable` removes it."

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from ddscope.remote.bundle import script
-from ddscope.remote.doctor.collected import Runs
 from ddscope.remote.host import Done, HostError
+from ddscope.remote.sudo import Runs, Sudo
 
 SCRIPT = (
     "ddscope.remote.doctor.probe.commands",
@@ -63,18 +63,6 @@ class Shot(msgspec.Struct, frozen=True):
     saved: str | None = None
     before: Shot | None = None
     differences: list[list[str]] = []
-
-
-class Sudo:
-    """A host whose commands run as root there. Never asks for a password."""
-
-    def __init__(self, host: Runs) -> None:
-        self._host = host
-        self.name = host.name
-
-    def run(self, argv: Sequence[str], *, input: bytes = b"", timeout: float = 30.0) -> Done:
-        """As `Host.run`, by `sudo -n`."""
-        return self._host.run(["sudo", "-n", "--", *argv], input=input, timeout=timeout)
 
 
 class Environment:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ddscope.remote.doctor.collected import Collected, Runs
+from ddscope.remote.doctor.collected import Collected
 from ddscope.remote.doctor.items import count, shown
 from ddscope.remote.doctor.locate import Server
 from ddscope.remote.doctor.pristine import PristineFiles
@@ -14,6 +14,7 @@ from ddscope.remote.hooks.ledger import add_up
 from ddscope.remote.hooks.steps import Ask, Step, agree
 from ddscope.remote.hooks.wheel import build
 from ddscope.remote.host import HostError
+from ddscope.remote.sudo import Runs
 
 BEFORE = "before.json.gz"
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from ddscope.remote.doctor.collected import Runs
 from ddscope.remote.doctor.items import shown
 from ddscope.remote.doctor.locate import Server
 from ddscope.remote.hooks.enabling import LoadedUnit, load_unit, restart
@@ -15,6 +14,7 @@ from ddscope.remote.hooks.environment import State
 from ddscope.remote.hooks.ledger import Ledger, add_up
 from ddscope.remote.hooks.wheel import Wheel
 from ddscope.remote.host import HostError
+from ddscope.remote.sudo import Runs
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from ddscope.remote.hooks.environment import Environment
 from ddscope.remote.hooks.ledger import add_up
 from ddscope.remote.hooks.status import lines, status
 from ddscope.remote.hooks.wheel import ENTRY, build
+from ddscope.remote.sudo import Sudo
 from tests.integration.environments.systemctl import Units
 from tests.integration.environments.venvs import MOVES, SPEC, SPEC_INFO, Venv, digest, server
 
@@ -394,3 +395,30 @@ def test_a_python_that_is_not_there_is_one_sentence(part: str, capsys: pytest.Ca
     assert main(["hooks", part, "--python", "/no/such/python"]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "/no/such/python" in said
+
+
+# as root -----------------------------------------------------------------------------------------------------------
+
+
+def test_with_sudo_everything_goes_through_it_and_a_refusal_is_one_sentence(
+    here: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    venv, programs = server(tmp_path / "env"), tmp_path / "programs"
+    programs.mkdir()
+    (programs / "sudo").write_text(
+        f'#!/bin/sh\nprintf "%s " "$@" >> {programs}/log; echo >> {programs}/log\nshift 2\nexec "$@"\n'
+    )
+    (programs / "sudo").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    before, person, environment = hashed(venv.folder), Person(), Environment(Sudo(here), venv.python)
+    assert operations.install(environment, person.say, person.ask, quick=False)
+    assert operations.undo(environment, person.say, person.ask) and hashed(venv.folder) == before
+    asked = (programs / "log").read_text().splitlines()
+    assert len(asked) > 6 and all(line.startswith(f"-n -- {venv.python} -B -") for line in asked)
+    (programs / "sudo").write_text("#!/bin/sh\necho 'sudo: a password is required' >&2\nexit 1\n")
+    with pytest.raises(HostError, match="a password is required"):
+        environment.state()
+    (programs / "sudo").unlink()
+    monkeypatch.setenv("PATH", str(programs))
+    with pytest.raises(HostError, match="has no sudo"):
+        environment.state()
