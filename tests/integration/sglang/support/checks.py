@@ -39,9 +39,13 @@ def counts_are_the_servers(run: Run, rids: list[str]) -> None:
         assert abs((emitted + 1) / len(steps) - meta["spec_accept_length"]) < 1e-6
 
 
-def trees_are_sound(run: Run, rids: list[str], *, branching: bool) -> None:
-    """The file passes `trace verify`, each step's mask is the closure of its parents, each path follows the target."""
-    assert run.trace.problems() == []
+def trees_are_sound(run: Run, rids: list[str], *, branching: bool, padded: bool = False) -> None:
+    """The file passes `trace verify`, each step's mask is the closure of its parents, each path follows the target.
+
+    padded: the server fills its trees up with nodes of one token, and no tap knows that they are padding.
+    """
+    problems = [problem for problem in run.trace.problems() if not (padded and "siblings of the same token" in problem)]
+    assert problems == []
     steps = [step for rid in rids for step in run.trace.steps(rid)]
     assert any(_branches(tree_of(step)) for step in steps) == branching
     # A chain is verified without a mask of its own.
