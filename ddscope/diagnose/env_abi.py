@@ -14,7 +14,7 @@ from typing import Any
 from ddscope.diagnose.abi import Misfit, classify
 from ddscope.diagnose.base import MAX_EVIDENCE, Evidence, Finding, RuledOut, Severity, evidence_of
 from ddscope.diagnose.journal import WANTS, Journal, JournalRule
-from ddscope.diagnose.runs import Run
+from ddscope.diagnose.runs import Run, Service
 from ddscope.diagnose.values import host_of, items, mapping, on, text, texts
 from ddscope.diagnose.words import excerpt, listed, plural, sentence, slug
 from ddscope.model import Fact, Log, Record
@@ -30,7 +30,7 @@ class _Seen:
     """One misfit in one log. runs: those it was seen in, the first ones."""
 
     misfit: Misfit
-    name: str
+    service: Service
     runs: list[Run] = field(default_factory=list)
     evidence: list[Evidence] = field(default_factory=list)
     count: int = 0
@@ -62,12 +62,13 @@ class EnvAbi(JournalRule):
         misfit, run = classify(message), self.journal.run
         if misfit is None or run is None:
             return
+        service = self.journal.services[record.src]
         key = (record.src, misfit.kind, misfit.name)
         seen = self._seen.get(key)
         if seen is None:
             if len(self._seen) >= MAX_KINDS:
                 return
-            seen = self._seen[key] = _Seen(misfit, self.journal.services[record.src].name)
+            seen = self._seen[key] = _Seen(misfit, service)
         seen.count += 1
         seen.last = record.t
         if all(run is not known for known in seen.runs) and len(seen.runs) < 4:
@@ -94,16 +95,20 @@ class EnvAbi(JournalRule):
             yield self._library(host, library, value, evidence)
 
     def _from_log(self, seen: _Seen) -> Finding:
+        name = seen.service.name
         survived = [run for run in seen.runs if _survived(run)]
         fatal = [run for run in seen.runs if run not in survived and (run.failed or run.deaths)]
         misfit = seen.misfit
         severity: Severity = "critical" if fatal else "info" if survived else "warning"
+        past = bool(fatal) and seen.service.recovered(fatal[-1].t)
+        if past:
+            severity = "info"
         then = (
-            f"{seen.name} ended with it."
+            f"{name} ended with it."
             if fatal
-            else f"{seen.name} started and works all the same: something optional is missing."
+            else f"{name} started and works all the same: something optional is missing."
             if survived
-            else f"What {seen.name} did afterwards is not in the log."
+            else f"What {name} did afterwards is not in the log."
         )
         evidence = [*seen.evidence]
         for run in fatal[:2]:
@@ -118,11 +123,11 @@ class EnvAbi(JournalRule):
         words = misfit.words
         return Finding(
             id=self.id,
-            kind=misfit.kind + (".optional" if severity == "info" else ""),
+            kind=misfit.kind + ("" if fatal or severity != "info" else ".optional"),
             severity=severity,
             confidence=0.9 if misfit.kind != "symbol" else 0.75,
             title=f"{words[:1].upper()}{words[1:]}.",
-            detail=f"Seen in {plural(seen.count, 'line')}. {then}",
+            detail=f"Seen in {plural(seen.count, 'line')}. {then}{' A later run serves.' if past else ''}",
             evidence=tuple(evidence[:MAX_EVIDENCE]),
             next=(
                 *misfit.next,

@@ -139,18 +139,21 @@ class GpuFault(JournalRule):
             where += "; systemd counts this end as no failure, so Restart=on-failure does not start it again"
         told = _oom_killer(event, name, near, ours) if isinstance(event, OomKill) else _xid(event, name, near)
         evidence = (*lines, *(end.evidence for end in ends[:4]))
+        if all(service.recovered(t) for service in (*(e[0] for e in near), *(r[0] for r in ours))):
+            where += ". A later run serves"
+            told = told.with_(severity="warning")
         return told.with_(detail=where + ".", evidence=evidence[:MAX_EVIDENCE], ruled_out=tuple(ruled_out))
 
     def _illegal(self, access: _Access, ends: Near) -> Finding:
         service = self.journal.services.get(access.src)
         name = service.name if service is not None else access.src
-        ranks = len(access.ranks)
+        ranks, past = len(access.ranks), service is not None and service.recovered(access.t)
         several = f" It shows on {listed(access.ranks, 4)}: one incident, not {ranks}." if ranks > 1 else ""
         evidence = [*access.evidence[:4], *(end.evidence for _, _, end in ends[:2])]
         return Finding(
             id=self.id,
             kind="illegal_access",
-            severity="critical" if ends else "high",
+            severity="warning" if past else "critical" if ends else "high",
             confidence=0.9,
             title=f"A kernel of {name} touched memory that is not its own.",
             detail=f"Seen in {plural(access.count, 'line')}.{several} {access.where}".rstrip(),

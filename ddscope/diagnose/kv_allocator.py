@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from ddscope.diagnose.base import MAX_EVIDENCE, Evidence, Finding, RuledOut, evidence_of
 from ddscope.diagnose.journal import Journal, JournalRule
@@ -24,6 +25,16 @@ _TOTAL = ("max_total_num_tokens", "total", "total_size", "size")
 _PARTS = ("available", "evictable", "protected", "session_held", "uncached")
 
 
+class _Failed(NamedTuple):
+    """One check that failed. missing: tokens, negative where there are too many; idle: µs since the last batch."""
+
+    missing: int
+    detail: str
+    evidence: Evidence
+    idle: int
+    t: int
+
+
 class KvAllocator(JournalRule):
     """Reads the numbers of the check and does the sum."""
 
@@ -31,7 +42,7 @@ class KvAllocator(JournalRule):
 
     def __init__(self, journal: Journal | None = None) -> None:
         super().__init__(journal)
-        self._found: dict[tuple[str, str], list[tuple[int, str, Evidence, int]]] = {}  # service, kind → missing, …
+        self._found: dict[tuple[str, str], list[_Failed]] = {}  # by service and kind
 
     def observe(self, record: Record, index: int | None = None) -> None:
         self.journal.observe(record, index)
@@ -55,17 +66,18 @@ class KvAllocator(JournalRule):
                 run = self.journal.run
                 if run is not None and run.batches.last is not None:
                     idle = max(0, record.t - run.batches.last[0])
-                seen.append((missing, detail, evidence, idle))
+                seen.append(_Failed(missing, detail, evidence, idle, record.t))
 
     def findings(self) -> Iterable[Finding]:
         for (src, kind), seen in self._found.items():
             yield self._finding(src, kind, seen)
 
-    def _finding(self, src: str, kind: str, seen: list[tuple[int, str, Evidence, int]]) -> Finding:
-        missing, detail, _, idle = seen[0]
+    def _finding(self, src: str, kind: str, seen: list[_Failed]) -> Finding:
+        missing, detail, _, idle, _ = seen[0]
         service = self.journal.services.get(src)
         name = service.name if service is not None else src
         ended = any(run.deaths or run.failed for run in service.runs) if service is not None else False
+        past = service is not None and service.recovered(seen[-1].t)
         count = plural(abs(missing), "token") if missing else "tokens"
         words = {
             "leak": f"{count} of the KV cache of {name} belong to nobody any more: a leak",
@@ -76,11 +88,13 @@ class KvAllocator(JournalRule):
         return Finding(
             id=self.id,
             kind=kind,
-            severity="critical" if ended else "high",
+            severity="warning" if past else "critical" if ended else "high",
             confidence=0.95,
             title=words + ".",
-            detail=detail + later + (" The check ended the server." if ended else ""),
-            evidence=tuple(e for _, _, e, _ in seen),
+            detail=detail
+            + later
+            + (" A later run serves." if past else " The check ended the server." if ended else ""),
+            evidence=tuple(one.evidence for one in seen),
             next=(
                 "Look at the requests that ended before: one that was aborted, retracted or ended inside a tree may "
                 "have kept or given back the wrong number of slots.",

@@ -154,6 +154,11 @@ class Service:
         """The last run."""
         return self.runs[-1] if self.runs else None
 
+    def recovered(self, since: int) -> bool:
+        """Whether a run that began after that time serves, as far as is known."""
+        run = self.now
+        return run is not None and run.t > since and run.served and not run.failed and not run.deaths
+
     def begin(self, run: Run) -> Run:
         """Another run."""
         self.count += 1

@@ -200,10 +200,12 @@ class AliveNotServing(_ServeRule):
                 RuledOut("a sound server", "health answered all the while: it does not look at the scheduler")
             )
         ruled_out.append(RuledOut("a tool that is missing", "where py-spy is not found only the stacks are missing"))
+        if service.recovered(run.t):
+            detail += " A later run serves."
         return Finding(
             id=self.id,
             kind="watchdog",
-            severity="critical",
+            severity="warning" if service.recovered(run.t) else "critical",
             confidence=0.9 if worked is not None else 0.8,
             title=f"The scheduler of {service.name} made no step any more although it had work.",
             detail=detail,

@@ -16,6 +16,7 @@ from ddscope.diagnose.tracebacks import Trouble, is_ffmpeg, missing_file
 from ddscope.diagnose.words import listed, plural, seconds, slug
 
 LOOP = 3  # starts that failed
+HOUR = 3_600_000_000  # µs
 QUIET = 30_000_000  # µs a phase may take before it is worth a word
 _CUDA_FILES = (
     "libnvrtc",
@@ -111,7 +112,7 @@ class ImportFatal(StateRule):
                 yield self._finding(service, library, cause, seen)
 
     def _finding(self, service: Service, library: str, cause: str, seen: list[tuple[Run, Trouble]]) -> Finding:
-        trouble = seen[0][1]
+        trouble, past = seen[0][1], service.recovered(seen[-1][0].t)
         missing = missing_file(cause)
         why = f"{missing} is not there" if missing else cause
         evidence = [e for run, trouble in seen[:3] for e in (*trouble.evidence[:1], *_exit(run))]
@@ -126,9 +127,10 @@ class ImportFatal(StateRule):
         return Finding(
             id=self.id,
             kind=slug(library),
-            severity="critical",
+            severity="info" if past else "critical",
             confidence=0.95 if trouble.causes else 0.85,
-            title=f"{service.name} does not start: {library} could not be loaded, because {why}.",
+            title=f"{service.name} {'did' if past else 'does'} not start: {library} could not be loaded, because {why}."
+            + (" A later run serves." if past else ""),
             detail=f"{plural(len(seen), 'run')} ended right after it, before the server was ready. Innermost: {cause}",
             evidence=tuple(evidence[:MAX_EVIDENCE]),
             next=_next_fatal(library, missing),
@@ -153,6 +155,12 @@ def _exit(run: Run) -> tuple[Evidence, ...]:
     return () if run.ended is None else (run.ended.evidence,)
 
 
+def close(failed: list[Run]) -> bool:
+    """Whether enough runs failed within an hour: crashes weeks apart are no loop."""
+    ends = [run.ended.t for run in failed if run.ended is not None]
+    return any(last - first <= HOUR for first, last in zip(ends, ends[LOOP - 1 :], strict=False))
+
+
 class CrashLoop(StateRule):
     """systemd starts it again and again. The first exit's cause is the finding, the loop its consequence."""
 
@@ -162,9 +170,9 @@ class CrashLoop(StateRule):
         for service in self.journal.servers():
             failed = [run for run in service.runs if run.failed]
             restarts = service.restarts[0] if service.restarts is not None else 0
-            if failed and (
-                (service.limit is not None and len(failed) > 1) or (restarts >= LOOP and len(failed) >= LOOP)
-            ):
+            if not failed or service.recovered(failed[-1].t):
+                continue
+            if (service.limit is not None and len(failed) > 1) or (restarts >= LOOP and close(failed)):
                 yield self._finding(service, failed, restarts)
 
     def _finding(self, service: Service, failed: list[Run], restarts: int) -> Finding:

@@ -177,6 +177,15 @@ def test_an_illegal_access_on_several_ranks_is_one_incident_with_the_last_shapes
     assert log.of("gpu.fault").severity == "critical" and log.ids() == ["gpu.fault"]
 
 
+def test_incidents_that_a_later_run_has_overcome_are_no_headline() -> None:
+    log = ServerLog().start().decode().kernel(XID.format(31, 951)).exit()
+    assert log.of("gpu.fault").severity == "critical"
+    later = log.start(pid=7000).decode().of("gpu.fault")
+    assert later.severity == "warning" and "A later run serves" in later.detail
+    leak = ServerLog().start().decode().say(LEAK.format(270331, 644, 269628, 0)).exit().start(pid=7000).decode()
+    assert leak.of("kv.allocator").severity == "warning"
+
+
 # -- metric.redefined ------------------------------------------------------------------------------------------------
 
 

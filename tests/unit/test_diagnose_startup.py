@@ -133,6 +133,21 @@ def test_restarts_by_hand_are_no_loop() -> None:
     assert log.ids(info=False) == []
 
 
+def test_crashes_weeks_apart_are_no_loop() -> None:
+    log = ServerLog()
+    for start in range(4):
+        log.t += 7 * 24 * 3_600_000_000
+        log.start(pid=4100 + start).exit()
+        log.systemd(f"{UNIT}: Scheduled restart job, restart counter is at {start + 1}.", after=1)
+    assert "startup.crash_loop" not in log.ids()
+
+
+def test_what_is_over_is_told_as_past() -> None:
+    log = crash_loop(4, *torchcodec("libnvrtc.so.13")).start(pid=6000).decode()
+    assert log.ids(info=False) == []
+    assert "did not start" in log.of("startup.import_fatal").title
+
+
 def test_a_long_phase_is_named_with_its_progress() -> None:
     log = ServerLog().say(ARGS, "Load weight begin. avail mem=1 GB")
     log.say("Loading safetensors checkpoint shards:  40% Completed | 2/5 [00:01<00:02]", after=20).wait(40)
