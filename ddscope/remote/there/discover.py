@@ -225,8 +225,10 @@ def hook_sockets(pids: list[int]) -> list[str]:
     targets = {target.strip() for pid in pids for target in procs.environ(pid).get("DDSCOPE", "").split(",")}
     paths = sorted(target[5:] for target in targets if target.startswith("unix:/"))
     found: dict[str, None] = {}
-    for pid in pids if paths else []:
-        for path in paths if procs.listening_unix([pid]) else []:
+    if not paths or not any(procs.listening_unix([pid]) for pid in pids):
+        return []
+    for pid in pids:  # who listens may be another process than the one that is named: the hooks' own relay
+        for path in paths:
             pattern = glob.escape(path.replace("%p", str(pid))).replace("%r", "[!.]*")
             for root in ("", f"/proc/{pid}/root"):  # a container's own files are reached through its process
                 sockets = [name for name in sorted(glob.glob(root + pattern)) if _is_socket(name)]
