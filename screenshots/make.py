@@ -56,6 +56,7 @@ class Picture:
     """What is shown, how large, and which keys are pressed before.
 
     trace None: a live run, from step `steps` on as soon as a step accepts three tokens or more, so that a path is seen.
+    host: instead, the throw-away host of the tests, whose server "serves" or "hangs".
     """
 
     trace: str | None
@@ -64,6 +65,7 @@ class Picture:
     theme: str = "dark"
     at: int | None = None
     steps: int = 12
+    host: str = ""
 
 
 PICTURES = {
@@ -73,6 +75,8 @@ PICTURES = {
     "shape-mismatch": Picture("final-layer-only", (140, 40), ("2", "enter")),
     "light": Picture("hash-table", (120, 40), ("4",), theme="light", at=6),
     "80x24": Picture("hash-table", (80, 24), at=0),
+    "attach": Picture(None, (140, 40), ("1",), host="serves"),
+    "not-serving": Picture(None, (140, 40), ("5",), host="hangs"),
 }
 
 
@@ -117,7 +121,10 @@ async def shoot(session: Session, picture: Picture, diagnosis: Diagnosis | None)
         await until(pilot, lambda: isinstance(app.screen, Workbench), "the workbench")
         bench = app.screen
         assert isinstance(bench, Workbench)
-        if picture.trace is None:
+        if picture.host:
+            await until(pilot, lambda: host_shown(session, picture.host), f"a host that {picture.host}")
+            app.clear_notifications()
+        elif picture.trace is None:
             await until(pilot, lambda: worth_showing(bench, picture.steps), f"a deep step from step {picture.steps} on")
         else:
             await until(pilot, lambda: session.settled and bench.diagnosing.caught_up, "the end of the trace")
@@ -126,6 +133,41 @@ async def shoot(session: Session, picture: Picture, diagnosis: Diagnosis | None)
             await pilot.press(key)
             await pilot.pause()
         return app.export_screenshot(title="ddscope")
+
+
+def host_shown(session: Session, state: str) -> bool:
+    """Whether everything of a host is there to be looked at: all rungs, or the failing one with stacks."""
+    rungs = {row.rung: row.ok for row in session.store.probes()}
+    if state == "serves":
+        return len(rungs) >= 5 and all(rungs.values()) and len(session.store.logs()) > 5
+    compared = [view for view in session.store.stacks() if view.before_t is not None]
+    return rungs.get("generate") is False and len(compared) > 1
+
+
+def hosted(picture: Picture) -> str:
+    """A picture of a server on a host: a container with its own systemd, by a real ssh; see tests/integration/host."""
+    sys.path.insert(0, str(HERE.parent))
+    from ddscope.remote.attached import AttachedHost, Wanted
+    from tests.integration.host.container import NAME, Container, missing
+
+    if why := missing():
+        raise SystemExit(f"There is no host to take a picture of: {why}.")
+    diagnosis = Diagnosis()
+    with TemporaryDirectory() as folder, Container(Path(folder)) as box:
+        wanted = Wanted(health_every=2.0, probe_every=3.0, probe_timeout=4.0)
+        attached = AttachedHost(NAME, wanted, ssh=box.ssh)
+        if picture.host == "hangs":
+            box.run("systemctl kill --signal=USR2 --kill-whom=main sglang-qwen", check=True)
+        out = Path(folder) / "host.jsonl"
+        with Session.run(hosts=[attached], out=out, observers=[diagnosis.observe]) as session:
+            return asyncio.run(shoot(session, picture, diagnosis))
+
+
+def make(picture: Picture) -> str:
+    """Any picture."""
+    if picture.host:
+        return hosted(picture)
+    return live(picture) if picture.trace is None else replayed(picture)
 
 
 def replayed(picture: Picture) -> str:
@@ -180,7 +222,7 @@ def main() -> None:
         print("rsvg-convert is not installed (package librsvg2-bin), so only the SVG files are made.")
     for name in names:
         picture = PICTURES[name]
-        write(name, live(picture) if picture.trace is None else replayed(picture), converter)
+        write(name, make(picture), converter)
 
 
 if __name__ == "__main__":

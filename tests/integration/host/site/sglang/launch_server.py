@@ -34,7 +34,7 @@ def scheduler() -> None:
 
     def recv_request(request: dict[str, Any]) -> None:
         count = request["sampling_params"]["max_new_tokens"]
-        say(f"Decode batch, #running-req: 1, #token: {count}, token usage: 0.00, gen throughput (token/s): 40.00")
+        say(f"Decode batch, #running-req: 1, #token: {count}, #queue-req: 0")
         print(json.dumps({"text": " 4, 5", "meta_info": {"completion_tokens": count}}), file=answers, flush=True)
 
     answers = os.fdopen(3, "w")
