@@ -49,6 +49,9 @@ class _Holes:
             self.evidence.append(evidence)
 
 
+WORTH_SAYING = 100_000  # µs; a shorter hole would read 0.0 s
+
+
 class LogsIncomplete(JournalRule):
     """Counts what is missing of each log, and looks at what the server did meanwhile."""
 
@@ -123,7 +126,9 @@ class LogsIncomplete(JournalRule):
     def _noticed(self, holes: _Holes, count: int, record: Record, index: int | None) -> None:
         """journald's notice: the hole is between the last line before it and the notice."""
         since = record.t - holes.seen if holes.seen and record.t > holes.seen else 0
-        text = f"journald dropped {plural(count, 'message')} of {holes.name}" + (f", {seconds(since)}" if since else "")
+        text = f"journald dropped {plural(count, 'message')} of {holes.name}" + (
+            f", {seconds(since)}" if since >= WORTH_SAYING else ""
+        )
         holes.before, holes.open, holes.noticed = (holes.seen, holes.decode), True, (count, record.t)
         holes.span += since
         holes.tell(evidence_of(record, index, text), "rate_limited", count)
@@ -152,7 +157,7 @@ class LogsIncomplete(JournalRule):
         missing = plural(holes.dropped, "entry", "entries") if holes.dropped else "Entries"
         if holes.dropped and holes.uncounted:
             missing += " or more"
-        span = f", over {seconds(holes.span)}" if limited and holes.span else ""
+        span = f", over {seconds(holes.span)}" if limited and holes.span >= WORTH_SAYING else ""
         working = f" Meanwhile the server worked: {holes.tokens[0]}." if holes.tokens else ""
         next_ = [
             "Conclude nothing from the silence of this log there; attach a hook, whose records do not pass journald."
