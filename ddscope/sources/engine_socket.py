@@ -167,7 +167,8 @@ class SocketSource:
         poll.register(self._stop_r, select.POLLIN)
         rest = b""
         while not self._stopped.is_set():
-            poll.poll()
+            if all(fd != sock.fileno() for fd, _ in poll.poll()):
+                continue  # woken to stop: a socket with a timeout waits for it even when asked not to
             try:
                 data = sock.recv(READ, socket.MSG_DONTWAIT)
             except (BlockingIOError, InterruptedError):
