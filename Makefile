@@ -72,8 +72,9 @@ check: setup
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
+# Two workers of one thread each: two threads of one forward that share a core with anything else wait for each other.
 test: setup setup-sglang check
-	$(PY) -m pytest
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadgroup
 
 test-fast: setup
 	$(PY) -m pytest -m "not engine and not slow and not sglang"

@@ -1,0 +1,22 @@
+"""How tests are shared out among worker processes (`make test` runs two): what is costly is made in one of them.
+
+A file goes to one worker, for its module fixtures; all tests with a real SGLang go to one, for the engines they share;
+so do all that boot a throw-away host, whose root is made once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+TOGETHER = {"sglang": "sglang", "host": "hosts", "environments": "hosts"}
+"""Folder of tests → its group."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before the distribution reads the marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give every test its group."""
+    for item in items:
+        group = TOGETHER.get(item.path.parent.name, str(item.path.relative_to(Path(__file__).parent)))
+        item.add_marker(pytest.mark.xdist_group(group))
