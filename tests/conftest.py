@@ -6,9 +6,14 @@ so do all that boot a throw-away host, whose root is made once.
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell that runs the tests in the background hands this on to every program, which a Ctrl-C then cannot end.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TOGETHER = {"sglang": "sglang", "host": "hosts", "environments": "hosts"}
 """Folder of tests → its group."""
