@@ -5,7 +5,6 @@ Parts: ring (hot threads → writer), stream (seq, tokens, gaps), feed (one cons
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import hashlib
 import os
@@ -13,11 +12,11 @@ import select
 import socket
 import threading
 import time
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ddscope_hooks import __version__
+from ddscope_hooks.emit import living
 from ddscope_hooks.emit.control import Inbox
 from ddscope_hooks.emit.encoder import Body, Encoder, body
 from ddscope_hooks.emit.errors import EmitError
@@ -96,7 +95,7 @@ class Emitter:
         self._header_hash = hashlib.sha256(line.rstrip(b"\n")).hexdigest()
         self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._reader = Reader(self._inbox, self._join)
-        _live.add(self)
+        living.add(self)
 
     # -- hot threads -------------------------------------------------------------------------------------------------
 
@@ -216,7 +215,7 @@ class Emitter:
             if self._off:
                 return
             self._off = True
-        _live.discard(self)
+        living.discard(self)
         self._deadline = time.monotonic() + timeout
         self._closing = True
         self._wake()
@@ -256,7 +255,7 @@ class Emitter:
             with contextlib.suppress(OSError):
                 os.close(fd)
 
-    def _after_fork(self) -> None:
+    def after_fork(self) -> None:
         """In a child there are no threads, and the sockets are the parent's: become inert, let go, unlink nothing."""
         self._off = True
         self._writer = None
@@ -319,21 +318,3 @@ def sentence(exc: BaseException) -> str:
         where = f" ({os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno})"
         trace = trace.tb_next
     return f"{type(exc).__name__}: {exc}"[:500] + where
-
-
-_live: weakref.WeakSet[Emitter] = weakref.WeakSet()
-
-
-def _in_child() -> None:
-    for emitter in list(_live):
-        emitter._after_fork()
-    _live.clear()
-
-
-def _at_exit() -> None:
-    for emitter in list(_live):
-        emitter.close()
-
-
-os.register_at_fork(after_in_child=_in_child)
-atexit.register(_at_exit)

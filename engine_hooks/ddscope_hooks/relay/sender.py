@@ -6,7 +6,6 @@ commands of viewers, token ids whose text is wanted.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import itertools
 import os
@@ -17,11 +16,10 @@ import subprocess
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ddscope_hooks.emit import Counters, EmitError, Later
+from ddscope_hooks.emit import Counters, EmitError, Later, living
 from ddscope_hooks.emit.emitter import MAX_FAULTS, sentence
 from ddscope_hooks.emit.ring import Entry, Lost, Ring
 from ddscope_hooks.emit.stream import BURST, GIL_OFFER_S, GIL_SLICE_S
@@ -95,7 +93,7 @@ class RelayEmitter:
         self._pump.start()
         self._answerer.start()
         threading.Thread(target=self._command, name="ddscope-relay-command", daemon=True).start()
-        _live.add(self)
+        living.add(self)
 
     # -- hot threads -------------------------------------------------------------------------------------------------
 
@@ -160,7 +158,7 @@ class RelayEmitter:
         if self._off:
             return
         self._off, self.watched = True, False
-        _live.discard(self)
+        living.discard(self)
         self._wake()
         self._pump.join(timeout)
         with contextlib.suppress(OSError):
@@ -297,21 +295,3 @@ class RelayEmitter:
                     self._on_control(message)
             except Exception as error:
                 self.fault("control", error)
-
-
-_live: weakref.WeakSet[RelayEmitter] = weakref.WeakSet()
-
-
-def _in_child() -> None:
-    for emitter in list(_live):
-        emitter.after_fork()
-    _live.clear()
-
-
-def _at_exit() -> None:
-    for emitter in list(_live):
-        emitter.close()
-
-
-os.register_at_fork(after_in_child=_in_child)
-atexit.register(_at_exit)
