@@ -30,7 +30,8 @@ State = Literal["connecting", "connected", "lost"]
 
 
 class SocketCounters(NamedTuple):
-    """bytes: read from the socket. received, dropped, repeated, malformed: see `Intake`. connections: made so far."""
+    """bytes: read from the socket. received, dropped, repeated, malformed: see `Intake`. connections: over which
+    something came so far."""
 
     bytes: int
     received: int
@@ -42,6 +43,9 @@ class SocketCounters(NamedTuple):
 
 class SocketSource:
     """Records of one engine. `state`: connecting (not connected yet), connected or lost; `reason`: why, in a sentence.
+
+    Connected is an engine that has said something on this connection, as every emitter does at once (its header, or the answer
+    to a hello).
 
     path: the engine's socket. sink: gets batches of whole encoded lines, on this source's thread. uid: whose engine is
     trusted; by default this user's (and root's). names: shared by the sockets of a session. lost_at: monotonic time in
@@ -158,14 +162,13 @@ class SocketSource:
     def _serve(self, sock: socket.socket) -> None:
         with self._sending:
             self._sock = sock
-            self.state, self.reason, self.lost_at = "connected", "", None
             while self._pending:
                 self._send(sock, self._pending.popleft())
-        self._connections += 1
         poll = select.poll()
         poll.register(sock, select.POLLIN)
         poll.register(self._stop_r, select.POLLIN)
-        rest = b""
+        rest, heard = b"", False
+        self.reason = f"{self.path} took the connection and has said nothing yet."
         while not self._stopped.is_set():
             if all(fd != sock.fileno() for fd, _ in poll.poll()):
                 continue  # woken to stop: a socket with a timeout waits for it even when asked not to
@@ -176,6 +179,10 @@ class SocketSource:
             if not data:
                 self._lost(f"The engine at {self.path} closed the connection.")
                 return
+            if not heard:  # only now: a forwarded socket takes connections also when nobody is at its other end
+                heard = True
+                self._connections += 1
+                self.state, self.reason, self.lost_at = "connected", "", None
             self._bytes += len(data)
             *lines, rest = (rest + data).split(b"\n")
             batch = self._intake.take(lines)
@@ -183,4 +190,6 @@ class SocketSource:
                 self._sink(batch)
 
     def _lost(self, reason: str) -> None:
-        self.state, self.reason, self.lost_at = "lost", reason, time.monotonic()
+        if self.state != "lost":  # nobody at the other end of a forwarded socket loses nothing anew
+            self.lost_at = time.monotonic()
+        self.state, self.reason = "lost", reason

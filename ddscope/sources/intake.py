@@ -90,6 +90,8 @@ class Intake:
         """Lines as they came, each without its newline, to whole lines for the sink."""
         out: list[bytes] = []
         for line in lines:
+            if not line:
+                continue  # how an engine answers a hello
             record = self._common(line)
             if record is None:
                 self.malformed += 1

@@ -97,7 +97,8 @@ class RawViewer:
             got += len(data)
             *lines, self._rest = (self._rest + data).split(b"\n")
             for line in lines:
-                self.books.take(line)
+                if line:  # an empty line is how a hello is answered
+                    self.books.take(line)
         return got
 
     def until(self, condition: Callable[[Books], object], what: str = "what was waited for") -> Books:

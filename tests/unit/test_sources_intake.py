@@ -121,7 +121,7 @@ def test_the_same_engine_on_a_new_connection_is_no_other_engine() -> None:
 
 @pytest.mark.parametrize(
     "rubbish",
-    [b"", b"not json", b"[1]", b'{"type":"step"}', b"\xff\xfe",
+    [b" ", b"not json", b"[1]", b'{"type":"step"}', b"\xff\xfe",
      b'{"type":"step","src":"engine/0","seq":-1,"t":1,"mono":1}',
      b'{"type":"step","src":"engine/0","seq":2,"t":1,"mono":1', b'{"type":"step","src":3,"seq":2,"t":1,"mono":1}',
      b"[" * 100_000],

@@ -84,6 +84,28 @@ def test_after_a_lost_connection_it_goes_on_and_what_it_missed_is_a_gap(tmp_path
     emitter.close()
 
 
+def test_connected_is_an_engine_that_answers_not_a_socket_that_takes_connections(tmp_path: Path, spool: Spool) -> None:
+    with socket.socket(socket.AF_UNIX) as deaf:  # as a forwarded socket whose other end has nobody
+        deaf.bind(str(tmp_path / "s"))
+        deaf.listen(16)
+        source = SocketSource(tmp_path / "s", spool)
+        source.start()
+        wait_for(lambda: "has said nothing yet" in source.reason, "the connection")
+        assert (source.state, source.counters.connections) == ("connecting", 0)
+    (tmp_path / "s").unlink()
+    emitter = listening(tmp_path / "s")
+    wait_for(lambda: source.state == "connected", "the engine")
+    emitter.emit("mark", {"n": 1})
+    wait_for(lambda: spool.books.of("mark"), "the mark")
+    lost = source._sock
+    assert lost is not None
+    lost.shutdown(socket.SHUT_RDWR)
+    wait_for(lambda: source.counters.connections == 2, "an answer, though nothing is new")
+    assert source.state == "connected"
+    source.stop()
+    emitter.close()
+
+
 def test_a_restarted_engine_is_another_source(tmp_path: Path, spool: Spool) -> None:
     source = SocketSource(tmp_path / "s", spool)
     source.start()

@@ -241,6 +241,8 @@ class Emitter:
             owed=owed,
             reason="disconnected" if owed else "joined_late",
         )
+        if owed:
+            viewer.greet()
         self._stream.join(viewer)
         self._wake()
         return viewer

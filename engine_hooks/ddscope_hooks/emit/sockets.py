@@ -172,6 +172,10 @@ class Viewer(Feed):
     def fileno(self) -> int:
         return self.sock.fileno()
 
+    def greet(self) -> None:
+        """Answer a hello after which nothing may follow for long: an empty line. Before it joins the stream."""
+        self._put(b"\n", 0)
+
     def offer_all(self, first: int, lines: list[bytes], t: int, mono: int) -> None:
         """All of them are taken, or none."""
         joined = b"".join(lines)
