@@ -30,8 +30,8 @@ State = Literal["connecting", "connected", "lost"]
 
 
 class SocketCounters(NamedTuple):
-    """bytes: read from the socket. received, dropped, repeated, malformed: see `Intake`. connections: over which
-    something came so far."""
+    """bytes: read from the socket. received, dropped, repeated, malformed: see `Intake`. connections: those over
+    which something came so far."""
 
     bytes: int
     received: int
@@ -44,8 +44,8 @@ class SocketCounters(NamedTuple):
 class SocketSource:
     """Records of one engine. `state`: connecting (not connected yet), connected or lost; `reason`: why, in a sentence.
 
-    Connected is an engine that has said something on this connection, as every emitter does at once (its header, or the answer
-    to a hello).
+    Connected is an engine that has said something on this connection, as every emitter does at once: its header, or
+    the answer to a hello.
 
     path: the engine's socket. sink: gets batches of whole encoded lines, on this source's thread. uid: whose engine is
     trusted; by default this user's (and root's). names: shared by the sockets of a session. lost_at: monotonic time in
