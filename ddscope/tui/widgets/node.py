@@ -16,14 +16,14 @@ from ddscope.tui.actions import DEFAULT_KEYS
 from ddscope.tui.theme import Palette
 from ddscope.tui.widgets.curve import small_curve
 from ddscope.tui.widgets.node_words import why
-from ddscope.tui.widgets.pane import LinePane, Piece
+from ddscope.tui.widgets.pane import Piece, ReadPane
 from ddscope.tui.widgets.tree_paint import node_style
 from ddscope.tui.widgets.wrapping import labelled, wrap_pieces
 
 LABEL = 11  # cells of the labels
 
 
-class NodeInspector(LinePane):
+class NodeInspector(ReadPane):
     """The node under the node cursor. Set `view` and `node` (one of its nodes)."""
 
     BINDINGS: ClassVar[list[BindingType]] = [b for b in DEFAULT_KEYS.bindings("list") if b.action != "open"]
@@ -101,24 +101,6 @@ class NodeInspector(LinePane):
     def draw_line(self, y: int) -> Iterable[Piece]:
         """One line."""
         return self._lines[y] if y < len(self._lines) else ()
-
-    # keys -----------------------------------------------------------------------------------------------------
-
-    def action_line_up(self) -> None:
-        """A line up."""
-        self.jump_to(y=self.scroll_offset.y - 1)
-
-    def action_line_down(self) -> None:
-        """A line down."""
-        self.jump_to(y=self.scroll_offset.y + 1)
-
-    def action_page_up(self) -> None:
-        """A screenful up."""
-        self.jump_to(y=self.scroll_offset.y - max(self.scrollable_size.height - 1, 1))
-
-    def action_page_down(self) -> None:
-        """A screenful down."""
-        self.jump_to(y=self.scroll_offset.y + max(self.scrollable_size.height - 1, 1))
 
 
 def inspect(view: TreeView, node: NodeView, entropy: float | None, width: int, palette: Palette) -> list[list[Piece]]:

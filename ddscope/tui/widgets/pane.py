@@ -156,3 +156,23 @@ class LinePane(ScrollView, can_focus=True, inherit_bindings=False):
     def line_at(self, y: int) -> int | None:
         """Content line at y of the pane; None on the heading."""
         return None if y < self.HEADING_LINES else y - self.HEADING_LINES + self.scroll_offset.y
+
+
+class ReadPane(LinePane):
+    """A pane that is read, not chosen from: the keys that move a cursor elsewhere move its content."""
+
+    def action_line_up(self) -> None:
+        """A line up."""
+        self.jump_to(y=self.scroll_offset.y - 1)
+
+    def action_line_down(self) -> None:
+        """A line down."""
+        self.jump_to(y=self.scroll_offset.y + 1)
+
+    def action_page_up(self) -> None:
+        """A screenful up."""
+        self.jump_to(y=self.scroll_offset.y - max(self.scrollable_size.height - 1, 1))
+
+    def action_page_down(self) -> None:
+        """A screenful down."""
+        self.jump_to(y=self.scroll_offset.y + max(self.scrollable_size.height - 1, 1))

@@ -16,7 +16,7 @@ from ddscope.session.tokens import NEWLINE
 from ddscope.session.views import TextRun
 from ddscope.tui import foreign
 from ddscope.tui.actions import DEFAULT_KEYS
-from ddscope.tui.widgets.pane import LinePane, Piece, over
+from ddscope.tui.widgets.pane import Piece, ReadPane, over
 from ddscope.tui.widgets.text_flow import Flow
 
 MARGIN = 1  # cells left and right of the text
@@ -31,7 +31,7 @@ KIND_WORDS = {
 }
 
 
-class GeneratedText(LinePane):
+class GeneratedText(ReadPane):
     """Text of the request up to the time cursor. Tokens of the step at the cursor stand out and stay on the screen."""
 
     ALLOW_SELECT = False
@@ -149,23 +149,7 @@ class GeneratedText(LinePane):
             return over(self.palette.cursor, style)
         return over(self.palette.selected, style) if run.record == self._hover else style
 
-    # keys and mouse -------------------------------------------------------------------------------------------
-
-    def action_line_up(self) -> None:
-        """A line up."""
-        self.jump_to(y=self.scroll_offset.y - 1)
-
-    def action_line_down(self) -> None:
-        """A line down."""
-        self.jump_to(y=self.scroll_offset.y + 1)
-
-    def action_page_up(self) -> None:
-        """A screenful up."""
-        self.jump_to(y=self.scroll_offset.y - max(self.scrollable_size.height - 1, 1))
-
-    def action_page_down(self) -> None:
-        """A screenful down."""
-        self.jump_to(y=self.scroll_offset.y + max(self.scrollable_size.height - 1, 1))
+    # mouse ------------------------------------------------------------------------------------------------
 
     def _run_at(self, event: events.MouseEvent) -> TextRun | None:
         offset = event.get_content_offset(self)
