@@ -7,9 +7,9 @@ from ddscope.diagnose.base import (
     Finding,
     RuledOut,
     Severity,
-    ranked,
 )
 from ddscope.diagnose.diagnosis import Diagnosis, diagnose
+from ddscope.diagnose.ranking import ranked
 from ddscope.diagnose.render import render_text, to_json
 from ddscope.diagnose.together import diagnose_files
 

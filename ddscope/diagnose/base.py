@@ -1,7 +1,8 @@
-"""What a detector is and what it says: Detector, Finding, Evidence, RuledOut, and the order of findings.
+"""What a detector is and what it says: Detector, Finding, Evidence, RuledOut.
 
 A detector reads records, one at a time and in file order, and yields findings when asked. It knows no file, no screen
-and no other detector; how findings relate to each other is decided in `relations.py`.
+and no other detector; how findings relate to each other is decided in `relations.py`, their order in
+`ranking.py`.
 """
 
 from __future__ import annotations
@@ -105,27 +106,3 @@ class Detector:
 def evidence_of(record: Record, index: int | None, text: str) -> Evidence:
     """Evidence that points at a record."""
     return Evidence(record.src, record.seq, index, text)
-
-
-def rank_key(finding: Finding) -> tuple[Any, ...]:
-    """Sort key of the ranking: severity, confidence, then texts, so that only equal findings compare equal."""
-    return (
-        -SEVERITY_RANK.get(finding.severity, -1),
-        -finding.confidence,
-        finding.id,
-        finding.kind,
-        finding.rid is not None,
-        finding.rid or "",
-        finding.title,
-        finding.detail,
-        tuple((e.src, e.seq, -1 if e.record is None else e.record, e.text, e.file) for e in finding.evidence),
-        finding.next,
-        tuple((r.what, r.why) for r in finding.ruled_out),
-        finding.consequences,
-        finding.symptom,
-    )
-
-
-def ranked(findings: Iterable[Finding]) -> list[Finding]:
-    """Findings, the most pressing first. The order is total: it does not depend on the order they came in."""
-    return sorted(findings, key=rank_key)

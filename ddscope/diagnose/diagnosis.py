@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ddscope.diagnose.base import Detector, Evidence, Finding, evidence_of, ranked
+from ddscope.diagnose.base import Detector, Evidence, Finding, evidence_of
 from ddscope.diagnose.gaps import Gaps
+from ddscope.diagnose.ranking import ranked
 from ddscope.diagnose.relations import relate
 from ddscope.model import Header, Record, Step
 from ddscope.trace.ranks import Ranks

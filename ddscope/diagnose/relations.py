@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ddscope.diagnose.base import SEVERITY_RANK, Finding, ranked
+from ddscope.diagnose.base import SEVERITY_RANK, Finding
+from ddscope.diagnose.ranking import FLOOD, precedes, ranked
 
 Rule = Callable[[Finding, Finding], bool]
 """Whether the first finding explains the second."""
@@ -106,11 +107,21 @@ def relate(findings: Iterable[Finding]) -> list[Finding]:
         while root in cause_of:  # ends: a cause is no symptom of what it explains (see the rules)
             root = cause_of[root]
         consequences.setdefault(root, []).append(_as_consequence(listed[number]))
-    return [
+    kept = [
         finding.with_(consequences=(*finding.consequences, *consequences.get(number, ())))
         for number, finding in enumerate(listed)
         if number not in cause_of
     ]
+    return [_with_output(finding, kept) for finding in kept]
+
+
+def _with_output(finding: Finding, findings: Iterable[Finding]) -> Finding:
+    """A fault that a flood followed names it: it is not certain that it made it, so both stay."""
+    flood = next((other for other in findings if other.id == FLOOD and precedes(finding, other)), None)
+    if flood is None:
+        return finding
+    said = f"After it, on the same server: {flood.title[:1].lower()}{flood.title[1:]}"
+    return finding.with_(detail=f"{finding.detail} {said}".lstrip())
 
 
 def _as_consequence(finding: Finding) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import given, settings
@@ -21,6 +22,7 @@ from ddscope.diagnose import (
 )
 from ddscope.diagnose.base import MAX_EVIDENCE
 from ddscope.diagnose.detectors import all_detectors
+from ddscope.diagnose.ranking import makes_output
 from ddscope.diagnose.relations import relate
 from ddscope.diagnose.shape_messages import parse
 from ddscope.model import Fact, Log, Mark, Position, Probe, Record, Stack, Tokens
@@ -290,7 +292,14 @@ findings_of_any_sort = st.lists(
     st.builds(
         Finding,
         id=st.sampled_from(
-            ["nan.logits", "accept.curve", "accept.low_from_start", "tree.invalid", "output.token_flood"]
+            [
+                "nan.logits",
+                "accept.curve",
+                "accept.low_from_start",
+                "tree.invalid",
+                "output.token_flood",
+                "serve.alive_not_serving",
+            ]
         ),
         severity=st.sampled_from(SEVERITIES),
         confidence=st.sampled_from([0.25, 0.5, 1.0]),
@@ -312,8 +321,11 @@ def test_the_ranking_does_not_depend_on_the_order_they_came_in(findings: list[Fi
     random.shuffle(shuffled)
     order = ranked(shuffled)
     assert order == ranked(findings)
-    severities = [SEVERITIES.index(finding.severity) for finding in order]
-    assert severities == sorted(severities, reverse=True)
+    floods = [finding for finding in findings if finding.id == "output.token_flood"]
+    # Of two neighbours the second is graver only where the first made a flood and the second is what it stopped in.
+    for first, second in pairwise(order):
+        graver = SEVERITIES.index(second.severity) > SEVERITIES.index(first.severity)
+        assert not graver or (second.id == "serve.alive_not_serving" and makes_output(first, floods))
 
 
 @given(findings_of_any_sort, st.randoms())

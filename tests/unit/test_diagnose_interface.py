@@ -44,6 +44,34 @@ def test_graver_findings_come_first_then_surer_ones() -> None:
     assert SEVERITIES == ("info", "warning", "high", "critical")
 
 
+SHAPE = finding("shape.mismatch", kind="layers", evidence=(Evidence("engine/0", 3, 3, "a shape"),))
+FLOOD = finding("output.token_flood", "warning", 0.7, kind="one_id", evidence=(Evidence("engine/0", 9, 9, "!"),))
+STOPPED = finding("serve.alive_not_serving", "critical", 0.95, kind="generate")
+OTHER = finding("skew.files", "high", 0.9)
+
+
+def test_what_made_the_output_stands_before_what_the_server_ended_in() -> None:
+    assert ranked([STOPPED, OTHER, FLOOD, SHAPE]) == [SHAPE, STOPPED, OTHER, FLOOD]
+    folded = finding("nan.logits", "high", 0.4, kind="target", consequences=("output.token_flood: one id.",))
+    assert ranked([STOPPED, OTHER, folded]) == [folded, STOPPED, OTHER]
+
+
+@pytest.mark.parametrize(
+    ("cause", "flood"),
+    [
+        (SHAPE.with_(evidence=(Evidence("engine/0", 10, 10, "after the flood"),)), FLOOD),
+        (SHAPE.with_(evidence=(Evidence("engine/1", 3, 3, "another server's"),)), FLOOD),
+        (SHAPE.with_(severity="warning"), FLOOD.with_(severity="info")),
+        (SHAPE, FLOOD.with_(confidence=0.4)),  # the prompt asked for it
+        (SHAPE.with_(id="nan.logits", kind="draft"), FLOOD),  # a draft changes no text
+        (SHAPE.with_(id="accept.curve", kind="nothing"), FLOOD),
+    ],
+)
+def test_a_fault_that_does_not_explain_the_output_keeps_its_place(cause: Finding, flood: Finding) -> None:
+    assert ranked([cause, flood, STOPPED])[0] is STOPPED
+    assert relate([cause, flood]) == ranked([cause, flood])  # and says nothing of it
+
+
 def test_every_rule_has_an_id_of_its_own_and_says_what_it_wants() -> None:
     detectors = all_detectors()
     assert len({d.id for d in detectors}) == len(detectors)

@@ -40,8 +40,8 @@ def story() -> list[Finding]:
 def test_everything_is_told_apart() -> None:
     found = {finding.id: finding for finding in story()}
     assert list(found) == [
+        "shape.mismatch",  # what made the "!", before what it ended in, although that is graver
         "serve.alive_not_serving",
-        "shape.mismatch",
         "output.token_flood",
         "skew.files",
         "startup.optional_import",
@@ -49,6 +49,7 @@ def test_everything_is_told_apart() -> None:
     alive, shape, files = found["serve.alive_not_serving"], found["shape.mismatch"], found["skew.files"]
     assert alive.severity == "critical" and "20 s" in alive.detail
     assert "one layer given, five expected" in shape.title
+    assert "After it, on the same server: the output is one token over and over: id 0 ('!')." in shape.detail
     assert (
         found["startup.optional_import"].severity == "info"
         and "process 5200" in found["startup.optional_import"].detail
