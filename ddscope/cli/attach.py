@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ddscope.cli.options import record_option, theme_option
 from ddscope.cli.servers import need_servers, open_session, server_options
 
 if TYPE_CHECKING:
@@ -22,10 +22,8 @@ def add(commands: Commands) -> None:
         "own: the server goes on. What comes is recorded as a trace.",
     )
     server_options(parser)
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="where to record the trace (default: kept among the recent sessions)"
-    )
-    parser.add_argument("--theme", choices=("dark", "light", "high-contrast"), default=None)
+    record_option(parser)
+    theme_option(parser)
     parser.set_defaults(run=_run)
 
 

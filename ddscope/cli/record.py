@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddscope.cli.errors import CommandError
-from ddscope.cli.servers import need_servers, open_session, seconds, server_options
+from ddscope.cli.options import seconds
+from ddscope.cli.servers import need_servers, open_session, server_options
 
 if TYPE_CHECKING:
     from ddscope.cli.recording import RecordProgress

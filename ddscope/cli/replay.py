@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddscope.cli.errors import CommandError
+from ddscope.cli.options import theme_option
 
 if TYPE_CHECKING:
     from ddscope.cli.types import Commands
@@ -24,7 +25,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--speed", type=_speed, metavar="X", help="play from the start (or --at) at X times the recorded speed"
     )
-    parser.add_argument("--theme", choices=("dark", "light", "high-contrast"), default=None)
+    theme_option(parser)
     parser.set_defaults(run=_run)
 
 

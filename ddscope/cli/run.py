@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ddscope.cli.errors import CommandError
+from ddscope.cli.options import log_options, number, record_option, theme_option, whole
 
 if TYPE_CHECKING:
     from ddscope.cli.types import Commands
@@ -53,25 +54,25 @@ def _engine_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--algorithm", choices=ALGORITHMS, default="ddtree")
     group.add_argument(
         "--budget",
-        type=_whole(0, 1024),
+        type=whole(0, 1024),
         metavar="N",
         help="nodes of the draft tree without the root (default: what suits the device)",
     )
     group.add_argument(
-        "--topk", type=_whole(1, 1024), metavar="K", help="candidates per depth (default: as many as the budget)"
+        "--topk", type=whole(1, 1024), metavar="K", help="candidates per depth (default: as many as the budget)"
     )
     group.add_argument(
-        "--draft-rows", type=_whole(2, 1 << 12), metavar="N", help="rows of the drafter's block (default: all of them)"
+        "--draft-rows", type=whole(2, 1 << 12), metavar="N", help="rows of the drafter's block (default: all of them)"
     )
     group.add_argument(
-        "--draft-vocab", type=_whole(1, 1 << 30), metavar="N", help="draft only ids below N (default: the vocabulary)"
+        "--draft-vocab", type=whole(1, 1 << 30), metavar="N", help="draft only ids below N (default: the vocabulary)"
     )
     group.add_argument(
-        "--cut", type=_number(0, 0.99), metavar="P", help="leave out nodes whose path is less likely than this"
+        "--cut", type=number(0, 0.99), metavar="P", help="leave out nodes whose path is less likely than this"
     )
-    group.add_argument("--temperature", type=_number(0, 10), default=0.0, metavar="T")
-    group.add_argument("--seed", type=_whole(0, 2**53 - 1), default=0, metavar="S")
-    group.add_argument("--max-new-tokens", type=_whole(1, 1 << 20), default=128, metavar="N")
+    group.add_argument("--temperature", type=number(0, 10), default=0.0, metavar="T")
+    group.add_argument("--seed", type=whole(0, 2**53 - 1), default=0, metavar="S")
+    group.add_argument("--max-new-tokens", type=whole(1, 1 << 20), default=128, metavar="N")
     group.add_argument(
         "--dtype", choices=("float32", "bfloat16"), default="float32", help="default: float32, which is lossless"
     )
@@ -80,7 +81,7 @@ def _engine_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     group.add_argument(
         "--self-check",
-        type=_whole(0, 1 << 20),
+        type=whole(0, 1 << 20),
         default=0,
         metavar="N",
         help="replay probe every N steps: is the tree verify right?",
@@ -97,33 +98,9 @@ def _output_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output")
     group.add_argument("--headless", action="store_true", help="no screen: progress, text, a summary and the findings")
     group.add_argument("--json", action="store_true", help="headless, with one object on stdout")
-    group.add_argument(
-        "--out", type=Path, metavar="FILE", help="where to record the trace (default: kept among the recent sessions)"
-    )
-    group.add_argument("--unit", metavar="UNIT", help="show the journal of this local systemd unit")
-    group.add_argument("--log-file", type=Path, metavar="FILE", help="show this log file in the journal pane")
-    group.add_argument("--theme", choices=("dark", "light", "high-contrast"), default=None)
-
-
-def _whole(low: int, high: int) -> Any:
-    def whole(text: str) -> int:
-        value = int(text)
-        if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"takes a whole number from {low} to {high:,}, not {text}")
-        return value
-
-    whole.__name__ = "whole number"
-    return whole
-
-
-def _number(low: float, high: float) -> Any:
-    def number(text: str) -> float:
-        value = float(text)
-        if not low <= value <= high:  # NaN fails here too
-            raise argparse.ArgumentTypeError(f"takes a number from {low:g} to {high:g}, not {text}")
-        return value
-
-    return number
+    record_option(group)
+    log_options(group, hosts=False)
+    theme_option(group)
 
 
 def engine_options(args: argparse.Namespace) -> list[str]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from ddscope.cli.errors import CommandError
+from ddscope.cli.options import log_options, seconds, whole
 
 if TYPE_CHECKING:
     from ddscope.diagnose import Diagnosis
@@ -43,11 +44,10 @@ def server_options(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="wait this long for a server that is just starting (default: do not wait)",
     )
-    group.add_argument("--unit", metavar="UNIT", help="the systemd unit of the server, whose journal is read")
-    group.add_argument("--log-file", type=Path, metavar="FILE", help="also read this log file; with --host one there")
+    log_options(group, hosts=True)
     there = parser.add_argument_group("with --host")
-    there.add_argument("--pid", type=number(1, 1 << 22), default=0, metavar="PID", help="the server is this process")
-    there.add_argument("--port", type=number(1, 65535), default=0, metavar="PORT", help="the server that listens there")
+    there.add_argument("--pid", type=whole(1, 1 << 22), default=0, metavar="PID", help="the server is this process")
+    there.add_argument("--port", type=whole(1, 65535), default=0, metavar="PORT", help="the server that listens there")
     there.add_argument(
         "--log-command",
         action="append",
@@ -77,19 +77,6 @@ def server_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def seconds(low: float, high: float) -> Any:
-    """A parser of numbers of seconds."""
-
-    def number(text: str) -> float:
-        value = float(text)
-        if not low <= value <= high:  # NaN fails here too
-            raise argparse.ArgumentTypeError(f"takes {low:g} to {high:g} seconds, not {text}")
-        return value
-
-    number.__name__ = "number of seconds"
-    return number
-
-
 def need_servers(args: argparse.Namespace) -> None:
     """End with the usage when no server was named, or with an option that makes no sense with what was named."""
     if not args.host and not args.socket:
@@ -98,21 +85,8 @@ def need_servers(args: argparse.Namespace) -> None:
         args.refuse("--pid, --port and --log-command are for --host (--host localhost is this machine)")
 
 
-def number(low: int, high: int) -> Any:
-    """A parser of whole numbers."""
-
-    def whole(text: str) -> int:
-        value = int(text)
-        if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"takes {low} to {high}, not {text}")
-        return value
-
-    whole.__name__ = "whole number"
-    return whole
-
-
 def _lines(text: str) -> int | Literal["all"]:
-    return "all" if text == "all" else int(number(0, 1 << 31)(text))
+    return "all" if text == "all" else int(whole(0, 1 << 31)(text))
 
 
 def _hosts(args: argparse.Namespace, waiting: Callable[[str], None]) -> list[AttachedHost]:
