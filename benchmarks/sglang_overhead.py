@@ -1,8 +1,8 @@
 """What the hooks cost a real SGLang engine on a GPU, with CUDA graphs and overlap scheduling on: one table.
 
-One engine an algorithm, never two compared: while it generates, four states alternate in random order every tenth of a
-second. "none" has SGLang's own functions where the taps were; "off" has the taps with `sampling every=0`; "on" records
-with nobody listening; "viewer" records and a second process writes the trace. Ratios are to "none" of the same round.
+One engine an algorithm, never two compared: while it generates, four states alternate in random order every few
+passes. "none" has SGLang's own functions where the taps were; "off" has the taps with `sampling every=0`; "on" is with
+nobody listening; "viewer" records and a second process writes the trace. Ratios are to "none" of the same round.
 What a viewer wrote of other requests is compared with what the engine returned, token for token. Needs a CUDA machine
 with SGLang and ddscope (`pip install --no-deps ddscope`, msgspec). Run: python benchmarks/sglang_overhead.py
 """
@@ -23,7 +23,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -31,19 +30,15 @@ from pathlib import Path
 from typing import Any
 
 import sglang_probe as probe
-from sglang_probe import Shared
-from sglang_tables import cell, kind_of, ratio, read_profile, tables, within
+from sglang_probe import STATES, Shared
+from sglang_tables import cell, kind_of, ratio, read_profile, tables
 from sglang_viewer import Switch, Viewer, wait_for
 
 import ddscope
 
-STATES = ("none", "off", "on", "viewer")
 SHIPPED = Path(ddscope.__file__).parent / "engine/data/smollm2-dflash"
 HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
 MIN_ROUNDS = 20
-MIN_STEPS = 5
-SETTLE_S = 0.03
-"""What is left out after each change of state."""
 
 
 def speculation(algorithm: str, target: str, drafter: str) -> dict[str, Any]:
@@ -101,22 +96,18 @@ class Bench:
 
     turned = 0
 
-    def enter(self, state: str, running: threading.Event | None = None) -> None:
-        """Bring the engine into a state: nothing is recorded while functions are exchanged.
-
-        running: a generation is under way until this is set; else a short request makes the scheduler look.
-        """
+    def enter(self, state: str) -> None:
+        """Bring the engine into a state: nothing is recorded while functions are exchanged."""
         self.switch.every(0)
         bare = int(state == "none")
         if self.shared.at[probe.BARE_IS] != bare:
-            self._set(probe.BARE, probe.BARE_IS, bare, running)
+            self._set(probe.BARE, probe.BARE_IS, bare)
         if state in ("on", "viewer"):
             self.switch.every(1)
         if state == "viewer":
             self.traces += 1
             self.viewer.ask("attach", self._trace())
-        if running is None:
-            self.generate(1, 8)
+        self.generate(1, 8)
 
     def leave(self, state: str, answers: list[dict[str, Any]]) -> None:
         """End a state; of the viewer's, compare what it wrote with what was returned."""
@@ -126,14 +117,10 @@ class Bench:
         self.viewer.ask("detach")
         self._compare(answers)
 
-    def _set(self, wanted: int, in_force: int, value: int, running: threading.Event | None = None) -> None:
+    def _set(self, wanted: int, in_force: int, value: int) -> None:
         self.shared.at[wanted] = value
-        if running is None:
-            self.generate(1, 4)  # the scheduler looks once a batch
-        wait_for(
-            lambda: self.shared.at[in_force] == value or (running is not None and running.is_set()),
-            "the scheduler's answer",
-        )
+        self.generate(1, 4)  # the scheduler looks once a batch
+        wait_for(lambda: self.shared.at[in_force] == value, "the scheduler's answer")
 
     def _trace(self) -> Path:
         return Path(self.args.traces or self.folder) / f"{self.algorithm}-{self.traces}.jsonl"
@@ -173,49 +160,29 @@ class Bench:
         rounds: list[dict[str, list[float]]] = []
         tokens = steps = 0
         until = time.monotonic() + self.args.seconds
-        self.generate(batch, 64)
+        self.enter("viewer")
         while True:
-            ended, slots, first = threading.Event(), list[dict[str, tuple[int, int]]](), self.shared.at[probe.COUNT]
-            alternating = threading.Thread(target=self._alternate, args=(ended, slots))
-            alternating.start()
+            first = self.shared.at[probe.COUNT]
+            self._set(probe.PASSES, probe.PASSES_IS, self.args.passes)
             answers = self.generate(batch, self.args.tokens)
-            ended.set()
-            alternating.join()
-            stamped = self.shared.steps(first)
+            self._set(probe.PASSES, probe.PASSES_IS, 0)
             tokens += sum(answer["meta_info"]["completion_tokens"] for answer in answers)
             steps += sum(answer["meta_info"]["spec_verify_ct"] for answer in answers)
-            found = [{state: within(stamped, *slot) for state, slot in each.items()} for each in slots]
-            rounds += [each for each in found if len(each) == len(STATES) and min(map(len, each.values())) >= MIN_STEPS]
+            rounds += self.shared.rounds(first, batch)
             self.turned += batch
             means = {state: [statistics.fmean(each[state]) for each in rounds] for state in STATES}
             errors = [ratio(means["none"], means[s])[1] for s in STATES[1:]] if len(rounds) > 1 else [1.0]
             enough = len(rounds) >= MIN_ROUNDS and max(errors) <= self.args.error / 100
             if enough or time.monotonic() > until:
                 break
+        self.viewer.ask("detach")
+        self._trace().unlink()
         if len(rounds) < 2:
-            raise TimeoutError(
-                f"{MIN_STEPS} steps in each state, in 2 rounds: not within {self.args.seconds} s; see --slot"
-            )
+            raise TimeoutError(f"No 2 rounds of all states within {self.args.seconds} s; see --passes and --tokens.")
         speeds = {state: [batch * tokens / steps * 1000 / mean for mean in means[state]] for state in STATES}
         told = ", ".join(f"{state} {cell(ratio(speeds[state], speeds['none']))}" for state in STATES)
         self._say(f"batch {batch}, {len(rounds)} rounds: {told}")
         return {"batch": batch, "tokens_s": speeds, "steps_ms": {s: [each[s] for each in rounds] for s in STATES}}
-
-    def _alternate(self, ended: threading.Event, slots: list[dict[str, tuple[int, int]]]) -> None:
-        """All states in random order, again and again; between which times (ns) each was in force."""
-        while not ended.is_set():
-            slots.append({})
-            for state in self.random.sample(STATES, len(STATES)):
-                self.enter(state, ended)
-                ended.wait(SETTLE_S)
-                start = time.perf_counter_ns()
-                ended.wait(self.args.slot)
-                slots[-1][state] = start, time.perf_counter_ns()
-                if state == "viewer":
-                    self.viewer.ask("detach")
-                    self._trace().unlink()
-                if ended.is_set():
-                    return
 
     def count(self, state: str) -> dict[str, float]:
         """A step's host synchronisations and CUDA calls in a state: by torch's debug mode, then by its profiler."""
@@ -341,7 +308,7 @@ def main() -> None:
     options.add_argument("--prompts", default=str(SHIPPED / "heldout-prompts.jsonl"), help="lines with `prompt_ids`")
     options.add_argument("--batch", type=int, nargs="+", default=[1, 16], metavar="N")
     options.add_argument("--tokens", type=int, default=1500, help="a request, while states alternate")
-    options.add_argument("--slot", type=float, default=0.12, help="seconds that a state lasts")
+    options.add_argument("--passes", type=int, default=24, help="decode batches that a state lasts")
     options.add_argument("--error", type=float, default=0.8, help="standard error to stop at, in percent")
     options.add_argument("--seconds", type=float, default=120.0, help="for one batch size of one algorithm, at most")
     options.add_argument("--engine-args", type=json.loads, default={}, metavar="JSON", help="more for the engine")

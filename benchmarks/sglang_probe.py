@@ -1,15 +1,18 @@
 """The part of benchmarks/sglang_overhead.py that runs inside SGLang's scheduler process.
 
-It stamps every batch, takes ddscope's taps out of the running engine and puts them back, and counts host
-synchronisations. The benchmark and the scheduler share one small mapped file; nothing here is part of ddscope.
+It stamps every batch, takes ddscope's taps out of the running engine and puts them back, alternates the states that
+are compared, and counts host synchronisations. The benchmark and the scheduler share one small mapped file; nothing
+here is part of ddscope.
 """
 
 from __future__ import annotations
 
+import gc
 import itertools
 import mmap
 import os
 import pkgutil
+import random
 import sys
 import time
 import types
@@ -22,15 +25,21 @@ CORE = "DDSCOPE_BENCHMARK_CORE"
 STEPS = 1 << 20
 """How many batches fit; an hour at 290 a second."""
 HEAD = 16
-BARE, SYNCS, BARE_IS, SYNCS_IS, COUNT, ALL_SYNCS, TAP_SYNCS, TARGETS = range(8)
+BARE, SYNCS, BARE_IS, SYNCS_IS, COUNT, ALL_SYNCS, TAP_SYNCS, TARGETS, PASSES, PASSES_IS = range(10)
+STATES = ("none", "off", "on", "viewer")
+SETTLE = 4
+"""The first part of a slot that is left out, as 1 / SETTLE of its passes."""
 
 
 class Shared:
-    """Numbers of 64 bits in a mapped file: HEAD switches and counters, then two a batch, (ns, requests or 0).
+    """Numbers of 64 bits in a mapped file: HEAD switches and counters, then two a batch: ns, and requests + slot · 2³².
+
+    requests: 0 for a prefill. slot: 4 · round + state while states alternate, from round 1 on.
 
     BARE, SYNCS: what the benchmark wants (1: SGLang's own functions without the taps; 1: count synchronisations).
     BARE_IS, SYNCS_IS: what is in force. ALL_SYNCS, TAP_SYNCS: synchronising CUDA calls while counting, and those of
-    them with a function of the hooks on the stack. TARGETS: functions the taps are on.
+    them with a function of the hooks on the stack. TARGETS: functions the taps are on. PASSES: after so many decode
+    batches the state changes; 0: it stays as BARE and the viewers have it.
     """
 
     def __init__(self, path: str, *, create: bool = False) -> None:
@@ -41,18 +50,28 @@ class Shared:
             self._map = mmap.mmap(file.fileno(), size)
         self.at = memoryview(self._map).cast("Q")
 
-    def stamp(self, requests: int) -> None:
+    def stamp(self, requests: int, slot: int) -> None:
         """One batch was processed; 0 requests for a prefill."""
         count = self.at[COUNT]
         if count < STEPS:
             self.at[HEAD + 2 * count] = time.perf_counter_ns()
-            self.at[HEAD + 2 * count + 1] = requests
+            self.at[HEAD + 2 * count + 1] = requests | slot << 32
             self.at[COUNT] = count + 1
 
-    def steps(self, first: int) -> list[tuple[int, float]]:
-        """(end in ns, ms since the last) of each decode batch that follows another, from number `first` on."""
+    def rounds(self, first: int, batch: int) -> list[dict[str, list[float]]]:
+        """ms a pass by state, of every whole round from batch number `first` on; passes of fewer requests left out."""
+        slots: dict[int, list[float]] = {}
         stamps = [(self.at[HEAD + 2 * i], self.at[HEAD + 2 * i + 1]) for i in range(first, self.at[COUNT])]
-        return [(b[0], (b[0] - a[0]) / 1e6) for a, b in itertools.pairwise(stamps) if a[1] and b[1]]
+        for (before, _), (after, word) in itertools.pairwise(stamps):
+            slot, requests = word >> 32, word & 0xFFFFFFFF
+            if slot >= len(STATES):
+                slots.setdefault(slot, []).append((after - before) / 1e6 if requests == batch else 0.0)
+        found: dict[int, dict[str, list[float]]] = {}
+        for slot, steps in slots.items():
+            kept = steps[len(steps) // SETTLE :]
+            if kept and all(kept):
+                found.setdefault(slot // len(STATES), {})[STATES[slot % len(STATES)]] = kept
+        return [each for each in found.values() if len(each) == len(STATES)]
 
 
 def run_scheduler_process(*args: Any, **kwargs: Any) -> Any:
@@ -67,9 +86,10 @@ def _stamp_batches(scheduler: Any, shared: Shared) -> None:
     original = scheduler.process_batch_result
     taps = Taps()
     core = os.environ.get(CORE, "")
+    states: Alternating | None = None
 
     def process_batch_result(self: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        nonlocal core
+        nonlocal core, states
         done = original(self, batch, *args, **kwargs)
         at = shared.at
         if core:  # now that all other threads were started: this one alone moves
@@ -81,7 +101,15 @@ def _stamp_batches(scheduler: Any, shared: Shared) -> None:
         if at[SYNCS] != at[SYNCS_IS]:
             _count_syncs(shared, on=bool(at[SYNCS]))
             at[SYNCS_IS] = at[SYNCS]
-        shared.stamp(len(batch.reqs) if batch.forward_mode.is_decode() else 0)
+        decode = batch.forward_mode.is_decode()
+        shared.stamp(len(batch.reqs) if decode else 0, 0 if states is None else states.slot)
+        if at[PASSES] != at[PASSES_IS]:
+            if states is not None:
+                states.end()
+            states = Alternating(taps, at[PASSES]) if at[PASSES] else None
+            at[PASSES_IS] = at[PASSES]
+        elif states is not None and decode:
+            states.passed()
         return done
 
     scheduler.process_batch_result = process_batch_result
@@ -117,6 +145,53 @@ class Taps:
                     for other, value in list(vars(module).items()):
                         if value is wrapped:
                             yield module, other, wrapped, original
+
+
+class Alternating:
+    """All states in random order, again and again, a few passes each, while a viewer is connected.
+
+    They are changed here, between two passes: the speed of the engine wanders within seconds, so they have to be near
+    one another. "on" is what the hooks do when they know of no viewer.
+    """
+
+    def __init__(self, taps: Taps, passes: int) -> None:
+        self._taps = taps
+        self._passes = passes
+        self._core = _core_of_hooks()
+        self._random = random.Random(0)
+        self._round = self._left = 0
+        self._order: list[int] = []
+        self._state = STATES.index("viewer")
+        self.slot = 0
+
+    def passed(self) -> None:
+        """One more decode batch is over."""
+        if self._left:
+            self._left -= 1
+            return
+        if not self._order:
+            self._round += 1
+            self._order = self._random.sample(range(len(STATES)), len(STATES))
+        state, self._left = self._order.pop(), self._passes - 1
+        self.slot = self._round * len(STATES) + state
+        self._enter(state)
+
+    def end(self) -> None:
+        """As it was before: recording, for the viewer."""
+        self._enter(STATES.index("viewer"))
+
+    def _enter(self, state: int) -> None:
+        if (STATES[state] == "none") != (STATES[self._state] == "none"):
+            self._taps.put(bare=STATES[state] == "none")
+        self._core.sampling.every = 0 if STATES[state] in ("none", "off") else 1
+        self._core.emitter.watched = STATES[state] == "viewer"
+        self._state = state
+
+
+def _core_of_hooks() -> Any:
+    from ddscope_hooks.taps.core import Core
+
+    return next(found for found in gc.get_objects() if isinstance(found, Core))
 
 
 def _count_syncs(shared: Shared, *, on: bool) -> None:

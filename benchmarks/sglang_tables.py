@@ -32,11 +32,6 @@ def kind_of(call: str) -> str:
     return "kernels" if "LaunchKernel" in call else "graphs" if "GraphLaunch" in call else ""
 
 
-def within(stamped: list[tuple[int, float]], start: int, end: int) -> list[float]:
-    """ms of the steps that began and ended between two times (ns). stamped: (end in ns, ms)."""
-    return [ms for at, ms in stamped if at <= end and at - ms * 1e6 >= start]
-
-
 def ratio(values: list[float], base: list[float]) -> tuple[float, float]:
     """Geometric mean of the paired ratios, and its standard error (both as factors of 1)."""
     logs = [math.log(a / b) for a, b in zip(values, base, strict=True)]
