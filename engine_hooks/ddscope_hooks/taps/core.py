@@ -164,11 +164,18 @@ class Core:
         cargo = self.cargo
         if cargo is None or not self.capture or cargo.packed is not None:
             return
-        if cargo.logits is not None:
-            self._choose(cargo)
-        if cargo.parts:
-            cargo.packed = Packed(list(cargo.parts.items()))
-            self.mark("committed", next(iter(cargo.parts.values())))
+        parts, logits = cargo.parts, cargo.logits
+        if logits is not None:
+            rows, vocabulary = logits.shape
+            if cargo.n * cargo.size != rows:
+                logits = None
+            elif self.config.topk:
+                self._likeliest(logits, min(self.config.topk, vocabulary))
+                logits = None
+        if parts or logits is not None:
+            cargo.packed = Packed(parts, logits)
+            if cargo.clock is not None:
+                cargo.clock.mark("committed", next(iter(parts.values())) if logits is None else logits)
         cargo.parts, cargo.logits = {}, None
         setattr(result, RESULT, cargo)
 
@@ -246,22 +253,11 @@ class Core:
         """Something known about the server."""
         self.emitter.emit("fact", {"name": name, "value": value})
 
-    def _choose(self, cargo: Cargo) -> None:
-        """The target's choice at every node, and how far ahead it was where top-k is on."""
+    def _likeliest(self, logits: Any, k: int) -> None:
+        """The target's k likeliest tokens at every node, and what makes probabilities of their logits."""
         import torch
 
-        logits = cargo.logits
-        if cargo.n * cargo.size != logits.shape[0]:
-            return
-        k = min(self.config.topk, logits.shape[-1])
-        if k:
-            values, ids = torch.topk(logits.float(), k, dim=-1)
-            self.put("topk_values", values)
-            self.put("topk_ids", ids)
-            self.put("lse", torch.logsumexp(logits.float(), dim=-1))
-            return
-        # One kernel for both; a NaN anywhere in a row becomes the row's largest value.
-        best, choice = torch.max(logits, dim=-1)
-        self.put("best", best)
-        if "target" not in cargo.parts:
-            self.put("target", choice)
+        values, ids = torch.topk(logits.float(), k, dim=-1)
+        self.put("topk_values", values)
+        self.put("topk_ids", ids)
+        self.put("lse", torch.logsumexp(logits.float(), dim=-1))

@@ -1,80 +1,144 @@
-"""Small tensors of one pass as one: packed on the forward stream, copied to the host without a wait, unpacked there.
+"""Small tensors of one pass in one buffer: filled on the forward stream, copied to the host without a wait, read there.
 
-Packing is also the clone: buffers that a graph or the next pass overwrites are read once, where the stream has them
-ready. Nothing here waits for a device. torch is imported when the first tensor comes.
+Filling is also the clone: buffers that a graph or the next pass overwrites are read once, where the stream has them
+ready. Nothing here waits for a device. What can be known of a pass by its shapes is worked out once and kept: calls
+into torch are most of what a pass costs the server's own thread. torch is imported when the first tensor comes.
 """
 
 from __future__ import annotations
 
 import ctypes
+import struct
 from array import array
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 Layout = tuple[str, str, int]
-"""Name, type code of `array`, size in bytes."""
+"""Name, type code of `array` (and e: float16, g: bfloat16), size in bytes."""
 
-_WORDS = {"int64": "q", "int32": "i", "float32": "f", "float64": "d"}
-_BYTES = {"bool": "B", "uint8": "B", "int8": "b"}
-_codes: dict[Any, tuple[str, bool]] = {}  # by dtype; whether it is made of whole words
-_pool: dict[Any, deque[tuple[Any, Any]]] = {}
-MAX_SIZES = 512
+_CODES = {"int64": "q", "int32": "i", "float32": "f", "float64": "d", "bfloat16": "g", "float16": "e",
+          "bool": "B", "uint8": "B", "int8": "b"}  # fmt: skip
+_plans: dict[tuple[Any, ...], _Plan] = {}
+MAX_PLANS = 512
 KEPT = 8
+BEST, CHOICE = "best", "target"
 
 
 class Packed:
     """Parts by name behind one another. First `ship` is called, then `take`, once each, in any thread."""
 
-    __slots__ = ("_rest", "_words", "layout", "shipped", "size")
+    __slots__ = ("_plan", "_slot", "layout", "shipped", "size")
 
-    def __init__(self, parts: Sequence[tuple[str, Any]]) -> None:
-        """parts: (name, tensor) of one device. At most two kernels, on the current stream, and one for each half."""
-        import torch
+    def __init__(self, parts: dict[str, Any], logits: Any = None) -> None:
+        """parts: tensors of one device; the dictionary is changed in here. logits: [rows, vocabulary]; of each row the
+        largest value (`best`) and its place (`target`, unless it is a part) are added; NaN is larger than all.
 
-        words: list[Any] = []
-        rest: list[Any] = []
-        self.layout: list[Layout] = []
-        after: list[Layout] = []
-        for name, tensor in parts:
-            found = _codes.get(tensor.dtype) or _code(tensor.dtype)
-            if found is None:
-                tensor, found = tensor.float(), ("f", True)
-            code, whole = found
-            flat = tensor if tensor.dim() == 1 else tensor.reshape(-1)
-            if whole:
-                if code != "i":
-                    flat = _as(flat, torch.int32)
-                words.append(flat)
-                self.layout.append((name, code, flat.shape[0] * 4))
-            else:
-                rest.append(_as(flat, torch.uint8))
-                after.append((name, code, rest[-1].shape[0]))
-        self._words = _joined(words, torch.int32)
-        self._rest = _joined(rest, torch.uint8)
-        self.layout += after
-        self.size = sum(size for _, _, size in self.layout)
+        One kernel for both of these and one for all parts of a type, on the current stream.
+        """
+        device = (next(iter(parts.values())) if logits is None else logits).device
+        asked = None if logits is None else (logits.dtype, logits.shape[0])
+        key = (device, asked, *parts, *[(tensor.dtype, tensor.shape) for tensor in parts.values()])
+        plan = _plans.get(key)
+        if plan is None:
+            if len(_plans) >= MAX_PLANS:
+                _plans.clear()
+            plan = _plans[key] = _Plan(device, parts, logits)
+        spare = plan.spare
+        slot = spare.pop() if spare else _Slot(plan)
+        plan.fill(slot, parts, logits)
+        self._plan: _Plan = plan
+        self._slot: _Slot | None = slot
+        self.layout, self.size = plan.layout, plan.size
         self.shipped = False
 
     def ship(self) -> None:
         """Start the copy to the host on the current stream. Whoever waits for that stream later waits for it, too."""
         self.shipped = True
-        for pair in (self._words, self._rest):
-            if pair is not None and pair[0] is not pair[1]:
-                pair[1].copy_(pair[0], non_blocking=True)
+        slot = self._slot
+        if slot is not None and slot.there is not slot.here:
+            slot.there.copy_(slot.here, non_blocking=True)
 
     def take(self) -> bytes:
         """The bytes, after somebody else has waited for the stream of `ship`. Lets go of the buffers."""
-        data = b""
-        for pair in (self._words, self._rest):
-            if pair is not None:
-                host = pair[1]
-                data += ctypes.string_at(host.data_ptr(), host.numel() * host.element_size())
-                if len(_pool) > MAX_SIZES:
-                    _pool.clear()
-                _pool.setdefault(_key(pair[0]), deque(maxlen=KEPT)).append(pair)
-        self._words = self._rest = None
+        slot, self._slot = self._slot, None
+        assert slot is not None
+        data = ctypes.string_at(slot.address, self.size)
+        # Only now are they used again: the copy is over, so no other stream reads them any more.
+        self._plan.spare.append(slot)
         return data
+
+
+class _Plan:
+    """Where everything lies in the buffer, for tensors of the same names, types and shapes.
+
+    Wider types come first, so each lies where its type may.
+    """
+
+    def __init__(self, device: Any, parts: dict[str, Any], logits: Any) -> None:
+        import torch
+
+        self.device, self.cat, self.max = device, torch.cat, torch.max
+        self.spare: deque[_Slot] = deque(maxlen=KEPT)
+        self.odd = [name for name, tensor in parts.items() if _code(tensor.dtype) is None]
+        self.bent = [name for name, tensor in parts.items() if tensor.dim() != 1]
+        kinds: dict[Any, list[tuple[str, int]]] = {}
+        for name, tensor in parts.items():
+            kinds.setdefault(torch.float32 if name in self.odd else tensor.dtype, []).append((name, tensor.numel()))
+        copied = {dtype: [name for name, _ in found] for dtype, found in kinds.items()}
+        if logits is not None:  # at the end of their types, so that what is copied is in one piece
+            kinds.setdefault(logits.dtype, []).append((BEST, logits.shape[0]))
+            kinds.setdefault(torch.int64, []).append(("" if CHOICE in parts else CHOICE, logits.shape[0]))
+        self.layout: list[Layout] = []
+        self.copied: list[tuple[list[str], Any, int, int]] = []  # names, type, first byte, end
+        self.chosen: list[tuple[Any, int, int]] = []
+        self.size = 0
+        for dtype in sorted(kinds, key=lambda dtype: -int(dtype.itemsize)):
+            names, start = copied.get(dtype, []), self.size
+            for at, (name, count) in enumerate(kinds[dtype]):
+                size = count * dtype.itemsize
+                self.layout.append((name, _code(dtype) or "", size))
+                self.size += size
+                if at == len(names) - 1:
+                    self.copied.append((names, dtype, start, self.size))
+                elif at >= len(names):
+                    self.chosen.append((dtype, self.size - size, self.size))
+        self.chosen.sort(key=lambda place: place[0] == torch.int64)  # values, then places
+
+    def fill(self, slot: _Slot, parts: dict[str, Any], logits: Any) -> None:
+        """Everything into the device's buffer."""
+        for name in self.odd:
+            parts[name] = parts[name].float()
+        for name in self.bent:
+            parts[name] = parts[name].reshape(-1)
+        if logits is not None:
+            self.max(logits, -1, out=slot.chosen)
+        for names, view in slot.copied:
+            if len(names) == 1:
+                view.copy_(parts[names[0]])
+            else:
+                self.cat([parts[name] for name in names], out=view)
+
+
+class _Slot:
+    """Buffers of a plan: on the device with views of its parts, and on the host; one and the same on a CPU."""
+
+    __slots__ = ("address", "chosen", "copied", "here", "there")
+
+    def __init__(self, plan: _Plan) -> None:
+        import torch
+
+        with torch.inference_mode(False):  # the server may run some passes inside of it, and others outside
+            self.here = here = torch.empty(plan.size, dtype=torch.uint8, device=plan.device)
+            same = plan.device.type == "cpu"
+            self.there = here if same else torch.empty(plan.size, dtype=torch.uint8, pin_memory=True)
+            self.address = self.there.data_ptr()
+            self.chosen = tuple([here[start:end].view(dtype) for dtype, start, end in plan.chosen])
+            self.copied = [(names, here[start:end].view(dtype)) for names, dtype, start, end in plan.copied]
+
+
+def _code(dtype: Any) -> str | None:
+    return _CODES.get(str(dtype).removeprefix("torch."))
 
 
 def unpack(layout: Sequence[Layout], data: bytes) -> dict[str, list[Any]]:
@@ -82,51 +146,11 @@ def unpack(layout: Sequence[Layout], data: bytes) -> dict[str, list[Any]]:
     parts: dict[str, list[Any]] = {}
     start = 0
     for name, code, size in layout:
-        values = array(code)
-        values.frombytes(data[start : start + size])
-        parts[name] = values.tolist()
-        start += size
+        piece, start = data[start : start + size], start + size
+        if code == "e":
+            parts[name] = list(struct.unpack(f"{size // 2}e", piece))
+            continue
+        if code == "g":  # the upper half of a float32
+            piece, code = array("I", [half << 16 for half in array("H", piece)]).tobytes(), "f"
+        parts[name] = array(code, piece).tolist()
     return parts
-
-
-def _code(dtype: Any) -> tuple[str, bool] | None:
-    name = str(dtype).removeprefix("torch.")
-    if name in _WORDS:
-        _codes[dtype] = (_WORDS[name], True)
-    elif name in _BYTES:
-        _codes[dtype] = (_BYTES[name], False)
-    return _codes.get(dtype)
-
-
-def _as(flat: Any, dtype: Any) -> Any:
-    """A flat tensor's bytes as another type. One of a single element may have a stride that this does not allow."""
-    try:
-        return flat.view(dtype)
-    except RuntimeError:
-        return flat.clone().as_strided((flat.shape[0],), (1,)).view(dtype)
-
-
-def _joined(flat: list[Any], dtype: Any) -> tuple[Any, Any] | None:
-    """(device, host) buffers with the tensors behind one another on the device; one and the same on a CPU.
-
-    Buffers are used again only after `take`: then the copy is over, so no other stream reads them any more.
-    """
-    if not flat:
-        return None
-    import torch
-
-    size, device = sum(tensor.shape[0] for tensor in flat), flat[0].device
-    spare = _pool.get((device, dtype, size))
-    if spare:
-        pair = spare.pop()
-    else:
-        with torch.inference_mode(False):  # the server may run some passes inside of it, and others outside
-            here = torch.empty(size, dtype=dtype, device=device)
-            there = here if device.type == "cpu" else torch.empty(size, dtype=dtype, pin_memory=True)
-        pair = (here, there)
-    torch.cat(flat, out=pair[0])
-    return pair
-
-
-def _key(tensor: Any) -> tuple[Any, Any, int]:
-    return (tensor.device, tensor.dtype, tensor.shape[0])
