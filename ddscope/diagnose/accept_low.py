@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 from ddscope.diagnose.base import MAX_EVIDENCE, Detector, Evidence, Finding, RuledOut, evidence_of
 from ddscope.diagnose.journal import WANTS, Journal
+from ddscope.diagnose.log_events import Decode, Event, Prefill, Ready
 from ddscope.diagnose.requests import MAX_OPEN, Requests, emitted_by
-from ddscope.diagnose.sglang_log import Decode, Event, Prefill, Ready
 from ddscope.diagnose.stats import binomial_at_most
 from ddscope.diagnose.words import plural
 from ddscope.model import Finish, Log, Record, Request, Step

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from ddscope.diagnose.base import MAX_EVIDENCE, Evidence, Finding, RuledOut, evidence_of
 from ddscope.diagnose.journal import WANTS, Journal, JournalRule
+from ddscope.diagnose.log_events import Decode, Prefill
 from ddscope.diagnose.requests import MAX_OPEN, emitted_by
-from ddscope.diagnose.sglang_log import Decode, Prefill
 from ddscope.diagnose.words import plural
 from ddscope.model import Finish, Log, Record, Request, Step
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ddscope.diagnose import sglang_log, vllm_log
 from ddscope.diagnose.base import Detector, Evidence, Finding, evidence_of
-from ddscope.diagnose.messages import message_of
-from ddscope.diagnose.runs import MAX_KEPT, Exit, OpenPhase, Run, Service
-from ddscope.diagnose.sglang_log import (
+from ddscope.diagnose.log_events import (
     Death,
     Decode,
     Event,
@@ -23,8 +22,9 @@ from ddscope.diagnose.sglang_log import (
     ServerArgs,
     Version,
     Watchdog,
-    parse,
 )
+from ddscope.diagnose.messages import message_of
+from ddscope.diagnose.runs import MAX_KEPT, Exit, OpenPhase, Run, Service
 from ddscope.diagnose.system_log import OomKill, SystemEvent, UnitExit, UnitState, Xid, read
 from ddscope.diagnose.words import excerpt
 from ddscope.model import Gap, Log, Probe, Record, Step
@@ -98,7 +98,7 @@ class Journal:
         service = self._service(record.src)
         if service is None:
             return
-        self.line = line = parse(message)
+        self.line = line = vllm_log.parse(message) or sglang_log.parse(message)
         run = self.run = self._run(service, record, index, line.event)
         run.seen = max(run.seen, record.t)
         if line.event is not None:
@@ -106,7 +106,8 @@ class Journal:
             self._event(run, line, record, index)
         elif not service.server and any(name in message for name in SERVERS):
             service.server = True
-        run.tracebacks.feed(line.text, record.pid, record, index)
+        pid = record.pid if record.pid is not None or line.prefix is None else line.prefix.pid
+        run.tracebacks.feed(line.text, pid, record, index)
 
     def _service(self, src: str) -> Service | None:
         service = self.services.get(src)
@@ -181,7 +182,7 @@ class Journal:
         batches = run.batches
         if isinstance(event, Prefill):
             batches.prefill = (record.t, event)
-        else:
+        elif event.running is not None:  # else a line that tells only acceptance, right after one that tells the load
             if batches.decode is not None and batches.last is not None:
                 apart = record.t - batches.last[0]
                 if 0 < apart < PAUSE and batches.decode.running:

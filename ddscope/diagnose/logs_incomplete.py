@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from ddscope.diagnose.base import MAX_EVIDENCE, Evidence, Finding, RuledOut, evidence_of
 from ddscope.diagnose.journal import WANTS, Journal, JournalRule, is_log
-from ddscope.diagnose.sglang_log import Decode
+from ddscope.diagnose.log_events import Decode
 from ddscope.diagnose.system_log import NotAllowed, Suppressed
 from ddscope.diagnose.words import excerpt, listed, plural, seconds, slug
 from ddscope.model import Fact, Gap, Log, Record

@@ -7,8 +7,8 @@ from ddscope.model import Fact, Log, Record, text_bytes
 MAX_MESSAGE = 20_000
 """Characters looked at: a config dump of megabytes on one line is not searched to its end."""
 
-READY = "fired up and ready"
-"""In the line that SGLang prints when it has started and answers; warm-up is over then."""
+READY = ("fired up and ready", "Starting vLLM API server")
+"""In the line that SGLang, or vLLM, prints when it has started; warm-up is over then."""
 
 
 def message_of(record: Record) -> str | None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from ddscope.diagnose import accept_rate
 from ddscope.diagnose.base import Evidence, Finding, RuledOut, evidence_of
 from ddscope.diagnose.journal import Journal, JournalRule
+from ddscope.diagnose.log_events import Decode
 from ddscope.diagnose.runs import Run
-from ddscope.diagnose.sglang_log import Decode
 from ddscope.diagnose.words import plural
 from ddscope.model import Log, Record
 

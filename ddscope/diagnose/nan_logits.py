@@ -124,7 +124,7 @@ class NanLogits(Detector):
         message = message_of(record)
         if not message:
             return
-        if READY in message:
+        if any(mark in message for mark in READY):
             self._ready.add(record.src)
         if "nan" not in message and "NaN" not in message and "NAN" not in message:
             return

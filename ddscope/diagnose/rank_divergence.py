@@ -12,7 +12,7 @@ from itertools import zip_longest
 
 from ddscope.diagnose.base import MAX_EVIDENCE, Detector, Evidence, Finding, RuledOut, evidence_of
 from ddscope.diagnose.journal import WANTS, Journal
-from ddscope.diagnose.sglang_log import Decode
+from ddscope.diagnose.log_events import Decode
 from ddscope.diagnose.words import excerpt, listed, plural
 from ddscope.model import Log, Record, Step
 from ddscope.trace.ranks import rank_of

@@ -14,8 +14,8 @@ from typing import Any
 
 from ddscope.diagnose.base import MAX_EVIDENCE, Evidence, Finding, RuledOut, evidence_of
 from ddscope.diagnose.journal import WANTS, Journal, JournalRule
+from ddscope.diagnose.log_events import Decode
 from ddscope.diagnose.requests import MAX_OPEN
-from ddscope.diagnose.sglang_log import Decode
 from ddscope.diagnose.words import plural
 from ddscope.model import Finish, Log, Record, Request, Step
 

@@ -9,8 +9,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from ddscope.diagnose.base import Evidence, evidence_of
+from ddscope.diagnose.log_events import Decode, Prefill
 from ddscope.diagnose.messages import message_of
-from ddscope.diagnose.sglang_log import Decode, Prefill
 from ddscope.diagnose.tracebacks import Tracebacks
 from ddscope.diagnose.words import excerpt
 from ddscope.model import Log

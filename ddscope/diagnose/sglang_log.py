@@ -9,113 +9,27 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from math import isfinite
+from typing import Any
 
-import msgspec
+from ddscope.diagnose.log_events import (
+    Death,
+    Decode,
+    Event,
+    Http,
+    Line,
+    Phase,
+    Prefill,
+    Prefix,
+    Ready,
+    ServerArgs,
+    Version,
+    Watchdog,
+)
 
 MAX_TEXT = 20_000  # characters of a line that are looked at
 MAX_PREFIX = 160
 MAX_FIELDS = 64  # of a batch line, or of the server's arguments ×16
 MAX_ARGS = 1024
-
-
-class Prefix(msgspec.Struct, frozen=True):
-    """What stands before a message. stamp: local time as written; ranks: `{"TP": 1, "DP": 0}`."""
-
-    stamp: str
-    ranks: dict[str, int]
-
-
-class Decode(msgspec.Struct, frozen=True, kw_only=True):
-    """`Decode batch`: the mean over the steps since the line before (40 by default).
-
-    accept_len: emitted per step (the target's own token included). accept_rate: of what was drafted; which formula is
-    told by `accept_rate.formula`. tokens: in the cache. fields: every number of the line under its own name.
-    """
-
-    running: int | None = None
-    tokens: int | None = None
-    queue: int | None = None
-    accept_len: float | None = None
-    accept_rate: float | None = None
-    cap_len: float | None = None
-    block_accept_len: float | None = None
-    throughput: float | None = None
-    graph: bool | None = None
-    iteration: int | None = None
-    fields: dict[str, float] = {}
-
-
-class Prefill(msgspec.Struct, frozen=True, kw_only=True):
-    """`Prefill batch`: requests that enter, tokens that are computed, and those that the prefix cache had."""
-
-    new_seqs: int | None = None
-    new_tokens: int | None = None
-    cached_tokens: int | None = None
-    running: int | None = None
-    queue: int | None = None
-    graph: bool | None = None
-    iteration: int | None = None
-    fields: dict[str, float] = {}
-
-
-class ServerArgs(msgspec.Struct, frozen=True):
-    """`server_args=ServerArgs(…)`, as text by name; strings without their quotes."""
-
-    values: dict[str, str]
-
-
-class Ready(msgspec.Struct, frozen=True):
-    """The server has started, warm-up included, and answers."""
-
-
-class Http(msgspec.Struct, frozen=True):
-    """A request as the web server logs it when it has answered."""
-
-    method: str
-    path: str
-    status: int
-
-
-class Phase(msgspec.Struct, frozen=True):
-    """A part of the start. state: begin, progress or end; progress: `2/5` or `40%`."""
-
-    name: str
-    state: str
-    progress: str = ""
-
-
-class Watchdog(msgspec.Struct, frozen=True):
-    """No step for `timeout` seconds although there is work. soft: it only says so."""
-
-    who: str
-    timeout: float | None
-    soft: bool | None
-
-
-class Death(msgspec.Struct, frozen=True):
-    """A process of the server died, or is about to. kind: exception, sigquit, subprocess, worker."""
-
-    kind: str
-    name: str = ""
-    pid: int | None = None
-    code: int | None = None
-
-
-class Version(msgspec.Struct, frozen=True):
-    """`sglang version 0.5.9`."""
-
-    version: str
-
-
-Event = Decode | Prefill | ServerArgs | Ready | Http | Phase | Watchdog | Death | Version
-
-
-class Line(msgspec.Struct, frozen=True):
-    """A line: its prefix if it has one, the text behind it, and what it says if that is known."""
-
-    text: str
-    prefix: Prefix | None = None
-    event: Event | None = None
 
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
@@ -154,7 +68,7 @@ def parse(message: str) -> Line:
     prefix: Prefix | None = None
     if text[:1] == "[":
         prefix, text = _prefix(text)
-    return Line(text, prefix, _event(text))
+    return Line(text, prefix, event_of(text))
 
 
 def _prefix(text: str) -> tuple[Prefix | None, str]:
@@ -166,7 +80,8 @@ def _prefix(text: str) -> tuple[Prefix | None, str]:
     return Prefix(f"{words[0]} {words[1]}", ranks), text[end + 1 :].removeprefix(" ")
 
 
-def _event(text: str) -> Event | None:
+def event_of(text: str) -> Event | None:
+    """What a message without its prefix says; None where that is not known."""
     head = text[:12]
     if head == "Decode batch":
         return _decode(text)
@@ -230,17 +145,13 @@ def _decode(text: str) -> Decode | None:
     if not numbers:
         return None
     return Decode(
-        running=_count(numbers, "#running-req"),
+        **_load(iteration, numbers, truths),
         tokens=_count(numbers, "#token", "#full token"),
-        queue=_count(numbers, "#queue-req"),
         accept_len=_positive(numbers, "accept len"),
         accept_rate=_positive(numbers, "accept rate"),
         cap_len=_positive(numbers, "cap len"),
         block_accept_len=_positive(numbers, "block accept len"),
         throughput=_positive(numbers, "gen throughput (token/s)"),
-        graph=_graph(truths),
-        iteration=iteration,
-        fields=numbers,
     )
 
 
@@ -249,15 +160,22 @@ def _prefill(text: str) -> Prefill | None:
     if not numbers:
         return None
     return Prefill(
+        **_load(iteration, numbers, truths),
         new_seqs=_count(numbers, "#new-seq"),
         new_tokens=_count(numbers, "#new-token"),
         cached_tokens=_count(numbers, "#cached-token"),
-        running=_count(numbers, "#running-req"),
-        queue=_count(numbers, "#queue-req"),
-        graph=_graph(truths),
-        iteration=iteration,
-        fields=numbers,
     )
+
+
+def _load(iteration: int | None, numbers: dict[str, float], truths: dict[str, bool]) -> dict[str, Any]:
+    """What both kinds of batch lines tell."""
+    return {
+        "running": _count(numbers, "#running-req"),
+        "queue": _count(numbers, "#queue-req"),
+        "graph": _graph(truths),
+        "iteration": iteration,
+        "fields": numbers,
+    }
 
 
 # -- other lines -----------------------------------------------------------------------------------------------------
@@ -326,11 +244,13 @@ def _phase(text: str) -> Phase | None:
 
 def _server_args(text: str) -> ServerArgs | None:
     found = re.search(r"server_args=\s*(?:[\w.]{0,60}\(|\{)", text[:MAX_PREFIX])
-    if not found:
-        return None
+    return arguments(text, found.end(), ":" if found[0].endswith("{") else "=") if found else None
+
+
+def arguments(text: str, start: int, between: str) -> ServerArgs | None:
+    """Arguments from a place in a line on, up to the bracket that closes them. between: a name and its value."""
     values: dict[str, str] = {}
-    between = ":" if found[0].endswith("{") else "="
-    for part in _top_level(text, found.end()):
+    for part in _top_level(text, start):
         name, sign, value = part.partition(between)
         if sign and len(name) <= 80:
             values[_unquoted(name.strip())] = _unquoted(value.strip())

@@ -50,7 +50,8 @@ class ShapeMismatch(Detector):
         if isinstance(record, Tensor):
             self._observe_tensor(record, index)
         elif isinstance(record, Header):
-            self._hidden = record.model.hidden_size if record.model is not None else None
+            if record.engine is not None or record.model is not None:  # the doctor's header knows of no model
+                self._hidden = record.model.hidden_size if record.model is not None else None
         else:
             if isinstance(record, Fact):
                 self._inputs.observe(record, index)

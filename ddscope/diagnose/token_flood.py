@@ -84,7 +84,8 @@ class TokenFlood(Detector):
                 if text == "" or (not isinstance(text, str) and not text_bytes(text)):
                     self._silent.add(token)
         elif isinstance(record, Header):
-            self._vocab = record.model.vocab_size if record.model is not None else None
+            if record.engine is not None or record.model is not None:  # the doctor's header knows of no model
+                self._vocab = record.model.vocab_size if record.model is not None else None
         else:
             self._requests.observe(record)
             if isinstance(record, Request | Finish):

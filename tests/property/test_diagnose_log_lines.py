@@ -11,11 +11,12 @@ from types import FunctionType, MethodType, ModuleType
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ddscope.diagnose import Diagnosis
+from ddscope.diagnose import Diagnosis, vllm_log
 from ddscope.diagnose.abi import classify
 from ddscope.diagnose.journal import MAX_SERVICES, Journal
 from ddscope.diagnose.kv_allocator import balance
-from ddscope.diagnose.sglang_log import Line, parse
+from ddscope.diagnose.log_events import Line
+from ddscope.diagnose.sglang_log import parse
 from ddscope.diagnose.simulated import simulated
 from ddscope.diagnose.system_log import read
 from ddscope.model import Log, Record, Text
@@ -42,7 +43,10 @@ PIECES = (
     "Out of memory: Killed process 7 (x)", "Suppressed 9 messages from x.service", "SGLANG_SIMULATE_ACC_LEN=",
     "sglang version 0.5.9", '"GET /health HTTP/1.1" 200', "9999999999999999999999999999999999999999", "\x00",
     "\ufeff", "é", "⟂", "nan", "invalid eagle tree!!! check if the logprob has nan", "address already in use",
-    "GLIBCXX_3.4.32' not found", "version `",
+    "GLIBCXX_3.4.32' not found", "version `", "(EngineCore_DP0 pid=7) ", "INFO 08-04 20:51:08 [core.py:7] ",
+    "(VllmWorker rank=7 pid=7) ERROR 08-21 08:26:21 [a.py:7] ", "EngineCore failed to start.", "non-default args: {",
+    "Avg prompt throughput: 1.0 tokens/s, Avg generation throughput: 1.0 tokens/s, Running: 1 reqs, Waiting: 0 reqs",
+    "SpecDecoding metrics: Mean acceptance length: 1.00, ", "Avg Draft acceptance rate: 1.2.3%",
 )  # fmt: skip
 lines = st.one_of(
     st.lists(st.sampled_from(PIECES), max_size=8).map("".join),
@@ -59,11 +63,15 @@ sources = st.sampled_from(["journal/a.service", "journal/b.service", "log/x", "j
 @example("server_args=ServerArgs(" + "[" * 30_000)
 @example("server_args=ServerArgs(" + "a=1, " * 30_000)
 @example("[" * 100_000)
+@example("(A pid=1) INFO 08-04 20:51:08 [a.py:1] SpecDecoding metrics: " + "Avg Draft acceptance rate: 1" * 5000)
+@example("(A pid=1) INFO 08-04 20:51:08 [a.py:1] non-default args: {" + "[" * 30_000)
+@example("(A pid=1) " + "Mean acceptance length: 1.2.3 Waiting: " * 900)
 @example("[2026-09-21 14:10:36" + " TP1" * 1000 + "] x")
 @example("watchdog timeout" * 5000)
 @example("Loading checkpoint shards " + "9%" * 50_000)
 def test_a_line_is_taken_apart_whatever_it_is(text: str) -> None:
     assert isinstance(parse(text), Line)
+    assert isinstance(vllm_log.parse(text), Line | None)
     classify(text)
     balance(text)
     simulated(text)
