@@ -182,6 +182,9 @@ class Ladder:
         if not main:
             return False
         self._members.clear()
+        # What was asked of the one before says nothing of this one.
+        self._health, self._generate, self._metrics, self._healthy = Slot(), Slot(), Slot(), None
+        self.hurry()
         self._describe(discover.describe(main, known, self.unit, port))
         return True
 

@@ -165,6 +165,16 @@ def test_at_most_one_probe_is_in_flight_however_long_it_takes(watch: Watching, s
     assert len(waited) == 1, "only the one that was in flight waited"
 
 
+def test_a_server_that_was_started_again_is_asked_at_once(sshd: Sshd, service: Service) -> None:
+    watching = Watching(sshd, port=service.port, probe_every=3600.0, health_every=3600.0)
+    kept = watching.kept
+    kept.await_rung("generate", True)
+    service.stop()
+    service.start()
+    wait_for(lambda: len([p for p in kept.of(Probe) if p.rung == "generate" and p.ok]) == 2, "the new one's answer")
+    watching.stop()
+
+
 def test_without_probes_nothing_is_generated(sshd: Sshd, service: Service) -> None:
     watching = Watching(sshd, port=service.port, probe=False)
     kept = watching.kept
