@@ -7,7 +7,7 @@ import pytest
 from ddscope.diagnose import Finding
 from ddscope.diagnose.shape_messages import Widths, parse
 from ddscope.diagnose.shape_words import explain
-from ddscope.model import Raw64
+from ddscope.model import FORMAT, Header, Producer, Raw64
 from tests.diagnosing import HEALTHY, HIDDEN, Stream, grave, only
 
 MATMUL = "mat1 and mat2 shapes cannot be multiplied (60x576 and 2880x576)"
@@ -205,3 +205,11 @@ def test_hidden_sizes_that_are_no_numbers_of_layers_are_not_forced_into_one() ->
     meaning = explain(Widths(2880, 577, "x"), HIDDEN, 5)
     assert meaning.kind == "size"
     assert explain(Widths(0, 2880, "x"), HIDDEN, 5).kind == "size"
+
+
+def test_a_header_that_knows_of_no_model_takes_no_words_away() -> None:
+    stream = Stream().header(hidden=5120)
+    stream.tensor("draft.target_hidden", [12, 5120], [None, 25_600], False)
+    doctor = Producer("ddscope doctor", "1")
+    stream.add(Header, src="doctor", format=FORMAT, version="1.0", min_reader="1.0", producer=doctor, host="ct129")
+    assert "one layer given, five expected" in only(stream.findings()).title
