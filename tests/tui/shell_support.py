@@ -177,9 +177,11 @@ def bench_of(pilot: Pilot[None]) -> Workbench:
     return bench
 
 
-async def until(pilot: Pilot[None], condition: Callable[[], bool], what: str = "the condition") -> None:
+async def until(
+    pilot: Pilot[None], condition: Callable[[], bool], what: str = "the condition", deadline_s: float = DEADLINE_S
+) -> None:
     """Return when the condition holds; fail when it does not in time."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + deadline_s
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not come true in time"
         await pilot.pause(0.01)

@@ -16,8 +16,8 @@ import pytest
 
 from ddscope.model import Step
 from ddscope.trace import TraceFile, verify
-from tests.integration.environments.venvs import FILES, MOVES, SPEC, SPEC_INFO, Venv
-from tests.integration.host.container import NAME, Container, missing
+from tests.integration.environments.venvs import MOVES, SPEC, SPEC_INFO, furnished
+from tests.integration.host.container import NAME, Container, booted
 from tests.unit.emit_support import wait_for
 
 pytestmark = pytest.mark.slow
@@ -63,21 +63,12 @@ PATH = "etc/systemd/system/sglang-qwen.service"
 
 @pytest.fixture(scope="module")
 def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
-    why = missing()
-    if why:
-        pytest.skip(why)
-    try:
-        with Container(tmp_path_factory.mktemp("host")) as made:
-            made.run("systemctl stop sglang-qwen.service", check=True)
-            made.run("python3 -m venv --without-pip /opt/venv", check=True)
-            venv = Venv.__new__(Venv)
-            venv.site = next((made.root / "opt/venv/lib").glob("python3*")) / "site-packages"
-            venv.install("sglang", "9.9.1", {**FILES, "sglang/launch_server.py": SERVER})
-            (made.root / PATH).write_text(UNIT.format(port=made.server_port))
-            made.run("systemctl daemon-reload && systemctl start sglang-qwen.service", check=True)
-            yield made
-    except RuntimeError as problem:
-        pytest.skip(str(problem))
+    with booted(tmp_path_factory.mktemp("host")) as made:
+        made.run("systemctl stop sglang-qwen.service", check=True)
+        furnished(made, {"sglang/launch_server.py": SERVER})
+        (made.root / PATH).write_text(UNIT.format(port=made.server_port))
+        made.run("systemctl daemon-reload && systemctl start sglang-qwen.service", check=True)
+        yield made
 
 
 @pytest.fixture

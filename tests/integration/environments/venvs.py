@@ -8,6 +8,10 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.integration.host.container import Container
 
 SPEC_INFO = '''\
 """Algorithms of speculation."""
@@ -110,6 +114,16 @@ def server(folder: Path, *, pip: bool = False) -> Venv:
     """An environment with the small sglang."""
     made = Venv(folder, pip=pip)
     made.install("sglang", "9.9.1", FILES, ("torchcodec",))
+    return made
+
+
+def furnished(box: Container, files: dict[str, str]) -> Venv:
+    """The same at /opt/venv of a throw-away host, with more files; it runs there alone."""
+    box.run("python3 -m venv --without-pip /opt/venv", check=True)
+    made = Venv.__new__(Venv)
+    made.folder, made.python = box.root / "opt/venv", "/opt/venv/bin/python"
+    made.site = next((made.folder / "lib").glob("python3*")) / "site-packages"
+    made.install("sglang", "9.9.1", {**FILES, **files})
     return made
 
 

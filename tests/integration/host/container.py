@@ -12,7 +12,11 @@ import shlex
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from tests.integration.host.sshd import free_port
 from tests.unit.emit_support import wait_for
@@ -38,6 +42,19 @@ def missing() -> str:
         if shutil.which(program) is None:
             return f"{program} is not installed (apt-get install systemd-container debootstrap openssh-client)"
     return ""
+
+
+@contextmanager
+def booted(folder: Path) -> Iterator[Container]:
+    """A running host; the test is skipped, with the reason, where none can be booted."""
+    why = missing()
+    if why:
+        pytest.skip(why)
+    try:
+        with Container(folder) as made:
+            yield made
+    except RuntimeError as problem:
+        pytest.skip(str(problem))
 
 
 def cached_root() -> Path:

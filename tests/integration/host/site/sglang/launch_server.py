@@ -120,7 +120,11 @@ def main() -> None:
     if "--scheduler" in sys.argv:
         scheduler()
         return
-    service = Service(int(sys.argv[sys.argv.index("--port") + 1]))
+    run(Service(int(sys.argv[sys.argv.index("--port") + 1])))
+
+
+def run(service: Service) -> None:
+    """Serve until the scheduler ends."""
     signal.signal(signal.SIGUSR1, service.toggle_port)
     signal.signal(signal.SIGUSR2, service.toggle_hang)
     service.open()
