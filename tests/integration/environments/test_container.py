@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from ddscope.model import Step
-from ddscope.trace import TraceFile, verify
+from ddscope.trace import verify
 from tests.integration.environments.venvs import MOVES, SPEC, SPEC_INFO, furnished
 from tests.integration.host.container import NAME, Container, booted
+from tests.integration.host.workbench import attached
+from tests.tui.shell_support import until
 from tests.unit.emit_support import wait_for
 
 pytestmark = pytest.mark.slow
@@ -123,32 +124,34 @@ def test_a_unit_that_was_edited_and_never_reloaded(box: Container, environ: dict
     assert "sglang-qwen.service runs as its files say" in done.stdout, done.stdout + done.stderr
 
 
-def test_install_enable_steps_rollback(box: Container, environ: dict[str, str], tmp_path: Path) -> None:
+async def test_install_enable_restart_attach_rollback(
+    box: Container, environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before, pid = hashed(box), main_pid(box)
     options = ["--host", NAME, "--yes"]
     for part in ("install", "enable"):
         done = ddscope(environ, "hooks", part, *options)
         assert done.returncode == 0, done.stdout + done.stderr
     assert "systemctl restart sglang-qwen.service" in done.stdout and main_pid(box) == pid  # it was never restarted
+    assert hashed(box) != before
     box.run("systemctl restart sglang-qwen.service", check=True)
     told = json.loads(ddscope(environ, "hooks", "status", "--host", NAME, "--json").stdout)
     assert told["installed"] == told["viewer"] and told["running"] == told["loaded"] != ""
     socket = told["running"].removeprefix("unix:").replace("%p", str(told["pid"]))
-    wait_for(lambda: box.run(f"test -S {socket}").returncode == 0, "the socket of the hooks")
+    wait_for(lambda: box.run(f"test -S {socket}").returncode == 0, "the socket of the hooks", 60)
     assert box.run(f"stat -c '%a %U' $(dirname {socket})", check=True).stdout == "700 root\n"
-    # Through ssh's own forward, as `attach --host` does it.
-    here, out = tmp_path / "s.sock", tmp_path / "t.jsonl"
-    with subprocess.Popen([*box.ssh, "-N", "-L", f"{here}:{socket}", NAME]) as forward:
-        try:
-            wait_for(here.exists, "the forward")
-            done = ddscope(environ, "record", "--socket", str(here), "-o", str(out), "--for", "2")
-            assert done.returncode in (0, 1), done.stderr  # 1: it has something to say of these steps
-        finally:
-            forward.terminate()
-    trace = TraceFile(out)
-    while trace.poll():
-        pass
-    assert sum(isinstance(trace.record(n), Step) for n in range(trace.index.n)) > 10 and verify(out).problems == []
+
+    monkeypatch.setenv("DDSCOPE_SSH", environ["DDSCOPE_SSH"])
+    out = tmp_path / "t.jsonl"
+    async with attached(out, "--no-probe") as screen:  # nothing was said of a socket: it finds it
+        store = screen.session.store
+        await until(screen.pilot, lambda: store.totals().steps > 10, "steps")
+        so_far = store.totals().steps
+        await until(screen.pilot, lambda: store.totals().steps > so_far, "more steps: they stream")
+        await until(screen.pilot, lambda: "● LIVE" in screen.headline and "Steps" in screen.text, "the screen")
+        assert [status.state for status in screen.session.engines] == ["connected"]
+    assert verify(out).problems == []
+
     back = ddscope(environ, "hooks", "rollback", *options)
     # The server compiled byte code of what it imported; a rollback takes that of the hooks with it.
     assert back.returncode == 0 and "Equal" in back.stdout, back.stdout + back.stderr

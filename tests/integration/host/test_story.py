@@ -17,17 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.pilot import Pilot
 
 from ddscope.cli import main
-from ddscope.cli.parser import build_parser
-from ddscope.cli.servers import open_session
-from ddscope.diagnose import Diagnosis, Finding
 from ddscope.trace import verify
-from ddscope.tui.app import DdscopeApp
 from tests.integration.environments.venvs import KEEPS, SPEC, SPEC_INFO, furnished
 from tests.integration.host.container import NAME, SITE, Container, booted
-from tests.tui.shell_support import bench_of, screen_text, until
+from tests.integration.host.workbench import attached
+from tests.tui.shell_support import until
 
 pytestmark = pytest.mark.slow
 
@@ -82,62 +78,28 @@ def restore_the_old_service(box: Container) -> None:
     box.run(f"mv {folder}/old {folder}/{UNIT} && systemctl daemon-reload && systemctl restart {UNIT}", check=True)
 
 
-class Screen:
-    """The workbench as a person reads it."""
-
-    def __init__(self, pilot: Pilot[None]) -> None:
-        self.pilot = pilot
-
-    @property
-    def headline(self) -> str:
-        return " ".join(screen_text(self.pilot).splitlines()[0].split())
-
-    @property
-    def found(self) -> dict[str, Finding]:
-        return {finding.id: finding for finding in bench_of(self.pilot).diagnosing.findings}
-
-    async def opened(self, place: int, words: str) -> str:
-        """The findings pane with one of them open, once it says so."""
-        await self.pilot.press("2", "z", *["up"] * 9, *["down"] * place, "enter")
-        await until(self.pilot, lambda: words in self.text, f"{words!r} on\n{screen_text(self.pilot)}")
-        text = self.text
-        await self.pilot.press("enter", "z", "end")  # closed, and live as before
-        return text
-
-    @property
-    def text(self) -> str:
-        return " ".join(screen_text(self.pilot).split())
-
-
 async def from_attach_to_the_headline(box: Container, out: Path) -> None:
-    """`ddscope attach --host ct129`, what the person does meanwhile, and what the screen says."""
-    args = build_parser().parse_args(["attach", "--host", NAME, "--probe-timeout", "5"])
-    diagnosis, begun = Diagnosis(), time.monotonic()
-    with open_session(args, out, diagnosis, lambda _: None) as session:
-        app = DdscopeApp(session, diagnosis=diagnosis)
-        async with app.run_test(size=(170, 50), notifications=False) as pilot:
-            await until(pilot, lambda: len(pilot.app.screen_stack) > 1, "the workbench")
-            screen = Screen(pilot)
-            await until(pilot, lambda: session.store.totals().steps > 0, "steps of the probe")
-            said = await asyncio.to_thread(say_hi, box, 8, 20)
-            assert json.loads(said.stdout)["text"] == "!!!!!!!!", said.stderr
-            await until(
-                pilot, lambda: {"shape.mismatch", "output.token_flood"} <= screen.found.keys(), "what made the !"
-            )
-            text = await screen.opened(0, "hidden states are not captured for this algorithm")
-            assert "draft.target_hidden is [12, 5120], expected [any, 25600]" in text
+    """What a person does in front of the workbench, and what it says."""
+    begun = time.monotonic()
+    async with attached(out, "--probe-timeout", "5") as screen:
+        pilot, store = screen.pilot, screen.session.store
+        await until(pilot, lambda: store.totals().steps > 0, "steps of the probe")
+        said = await asyncio.to_thread(say_hi, box, 8, 20)
+        assert json.loads(said.stdout)["text"] == "!!!!!!!!", said.stderr
+        await until(pilot, lambda: screen.found.keys() >= MADE_IT, "what made the !")
+        text = await screen.opened("shape.mismatch", "hidden states are not captured for this algorithm")
+        assert "draft.target_hidden is [12, 5120], expected [any, 25600]" in text
 
-            await asyncio.to_thread(restore_the_old_service, box)
-            left = HEADLINE_S - (time.monotonic() - begun)
-            await until(pilot, lambda: "generate: no answer for" in screen.headline, "the headline", left)
-            await until(pilot, lambda: "serve.alive_not_serving" in screen.found, "the finding", left)
+        await asyncio.to_thread(restore_the_old_service, box)
+        left = HEADLINE_S - (time.monotonic() - begun)
+        await until(pilot, lambda: "generate: no answer for" in screen.headline, "the headline", left)
+        await until(pilot, lambda: "serve.alive_not_serving" in screen.found, "the finding", left)
 
-            assert (await asyncio.to_thread(say_hi, box, 4, 1)).returncode != 0
-            place = list(screen.found).index("serve.alive_not_serving")
-            text = await screen.opened(place, "health answers: /health answers 200")
-            assert "no answer for 5 s to a request for 4 tokens" in text
-            assert "a server that is still starting: this run has said that it is ready" in text
-            await until(pilot, lambda: len(session.store.stacks()) > 0, "stacks, by themselves")
+        assert (await asyncio.to_thread(say_hi, box, 4, 1)).returncode != 0
+        text = await screen.opened("serve.alive_not_serving", "health answers: /health answers 200")
+        assert "no answer for 5 s to a request for 4 tokens" in text
+        assert "a server that is still starting: this run has said that it is ready" in text
+        await until(pilot, lambda: len(store.stacks()) > 0, "stacks, by themselves")
 
 
 def told(trace: Path, doctor: Path, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
