@@ -123,6 +123,7 @@ class Batch:
     reqs: list[Req]
     forward_mode: Mode = field(default_factory=lambda: Mode("decode"))
     spec_info: Any = None
+    seq_lens: Any = None
 
 
 @dataclass
@@ -151,7 +152,7 @@ CLOSURE = ((1, 0, 0, 0), (1, 1, 0, 0), (1, 0, 1, 0), (1, 1, 0, 1))
 
 def make_modules(drafted_right: Callable[[int], int], spec: bool, overlap: bool) -> dict[str, types.ModuleType]:
     """Modules by name. drafted_right: how many of the two levels of the tree are right, by number of the step."""
-    names = ("scheduler", "utils", "tp_worker", "scheduler_components.batch_result_processor")
+    names = ("scheduler", "utils", "overlap_utils", "tp_worker", "scheduler_components.batch_result_processor")
     modules = {f"sglang.srt.managers.{name}": types.ModuleType(name) for name in names}
     for name in ("sglang", "sglang.srt", "sglang.srt.managers", "sglang.srt.managers.scheduler_components",
                  "sglang.srt.speculative"):  # fmt: skip
@@ -206,6 +207,11 @@ def make_modules(drafted_right: Callable[[int], int], spec: bool, overlap: bool)
 
     eagle.eagle_sample = eagle_sample  # type: ignore[attr-defined]
 
+    def resolve_forward_inputs(batch: Any, future_map: Any) -> None: ...
+
+    overlap_utils = modules["sglang.srt.managers.overlap_utils"]
+    overlap_utils.resolve_forward_inputs = resolve_forward_inputs  # type: ignore[attr-defined]
+
     class Scheduler:
         def __init__(self) -> None:
             self.tokenizer = None
@@ -213,6 +219,8 @@ def make_modules(drafted_right: Callable[[int], int], spec: bool, overlap: bool)
             self.step = 0
 
         def run_batch(self, batch: Any, pp_proxy_tensors: Any = None) -> Any:
+            batch.seq_lens = device([len(req.origin_input_ids) + len(req.output_ids) for req in batch.reqs])
+            overlap_utils.resolve_forward_inputs(batch, None)
             if batch.forward_mode.is_decode() and spec:
                 made = self.verify(batch)
             else:

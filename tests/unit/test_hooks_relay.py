@@ -34,8 +34,8 @@ def until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
 
 def told(step: int) -> Told:
     """A pass of one request that is plain decoding."""
-    found = (0, "r", step, 3, 1 + step, 2 + step, None, 10 + step, [11 + step], 1, False)
-    return Told(("plain", 1, 0), [found], (), b"", {}, 0, "r")
+    found = (0, ("r", 3, False), step, 1 + step, 2 + step, None, 10 + step, [11 + step], 1)
+    return Told(("plain", 1, 0), [found], (), 0, "r")
 
 
 def later(step: int) -> Later:

@@ -32,7 +32,7 @@ from ddscope_hooks.config import Config
 from ddscope_hooks.relay import AnyEmitter
 from ddscope_hooks.taps.clock import Clock
 from ddscope_hooks.taps.hooks import Breaker, Gate
-from ddscope_hooks.taps.pack import Packed
+from ddscope_hooks.taps.pack import HOST_CODES, Packed, Piece
 from ddscope_hooks.taps.place import Place
 from ddscope_hooks.taps.sampling import Sampling
 
@@ -62,12 +62,12 @@ class Cargo:
     packed: Packed | None = None
     live: Sequence[int] | None = None
     runs: Sequence[Sequence[int]] | None = None
+    host: Sequence[Piece] = ()
 
     def __init__(self, clock: Clock | None, skip: bool) -> None:
         self.skip = skip
         self.clock = clock
         self.parts: dict[str, Any] = {}
-        self.host: dict[str, Any] = {}
 
 
 class Core:
@@ -80,11 +80,13 @@ class Core:
         self.algorithm = algorithm
         self.sampling = Sampling(config.sample)
         self.gate = Gate()
+        self.timing = Gate()
         self.capture = False
         self.cargo: Cargo | None = None
         self.passes = 0
         self._breakers: dict[str, Breaker] = {}
         self._next_layers = 0
+        self._next_times = 0
         self.hidden_size = 0
         self._meeters: list[Callable[[Any], None]] = []
         self._shapes: dict[str, tuple[object, ...]] = {}
@@ -95,18 +97,27 @@ class Core:
 
     # -- stations ----------------------------------------------------------------------------------------------------
 
-    def begin(self, rids: Callable[[], Sequence[str]], prefill: bool) -> None:
-        """A forward pass is about to start. Of a prefill no tensor is taken, and sampling does not count it."""
-        if self.sampling.every == 0:
-            self.cargo, self.capture, self.gate.closed = None, False, True
+    def begin(self, reqs: Sequence[Any], prefill: bool) -> None:
+        """A forward pass is about to start. Of a prefill no tensor is taken, and sampling does not count it.
+
+        `gate` is closed while nothing is recorded at all, `timing` in passes whose stages are not timed.
+        """
+        sampling = self.sampling
+        if sampling.every == 0:
+            self.cargo, self.capture, self.gate.closed, self.timing.closed = None, False, True, True
             return
         self.gate.closed = False
         self.passes += 1
-        admitted = prefill or self.sampling.admit()
-        self.capture = admitted and not prefill and self.place.lead and self.emitter.watched
-        if self.capture and self.sampling.rid:
-            self.capture = any(map(self.sampling.match, rids()))
-        self.cargo = Cargo(Clock() if self.capture else None, not admitted)
+        admitted = prefill or sampling.admit()
+        capture = admitted and not prefill and self.place.lead and self.emitter.watched
+        if capture and sampling.rid:
+            capture = any(sampling.match(str(req.rid)) for req in reqs)
+        clock = Clock() if capture else None
+        if clock is not None and clock.began < self._next_times:
+            clock = None
+        self.timing.closed = clock is None
+        self.capture = capture
+        self.cargo = Cargo(clock, not admitted)
 
     def end(self, result: Any) -> None:
         """The pass was launched: its cargo goes with the result."""
@@ -126,10 +137,15 @@ class Core:
         if self.cargo is not None and tensor is not None:
             self.cargo.parts[name] = tensor
 
-    def put_host(self, name: str, values: Sequence[Any]) -> None:
-        """Add values that are on the host already, under the names of `put`. Nobody may change them afterwards."""
-        if self.cargo is not None:
-            self.cargo.host[name] = values
+    def put_host(self, name: str, values: Any) -> None:
+        """Add a numpy array that is on the host already, under the names of `put`. It is copied here.
+
+        Where there is any, neither links nor masks are taken from the device.
+        """
+        cargo = self.cargo
+        if cargo is not None:
+            data = values.tobytes()
+            cargo.host = [*cargo.host, (((name, HOST_CODES[values.dtype.char], len(data)),), data)]
 
     def about(
         self,
@@ -176,6 +192,7 @@ class Core:
             cargo.packed = Packed(parts, logits)
             if cargo.clock is not None:
                 cargo.clock.mark("committed", next(iter(parts.values())) if logits is None else logits)
+                self._next_times = cargo.clock.next
         cargo.parts, cargo.logits = {}, None
         setattr(result, RESULT, cargo)
 
@@ -220,9 +237,9 @@ class Core:
         Becomes the fact `draft.features`; done in one verify of 64, as it costs some kernels.
         """
         cargo = self.cargo
-        if cargo is None or not self.capture or cargo.n < 2 or count < 2 or not features.shape[0]:
+        if self.passes < self._next_layers or not self.capture or cargo is None:
             return
-        if self.passes < self._next_layers:
+        if cargo.n < 2 or count < 2 or not features.shape[0]:
             return
         self._next_layers = self.passes + LAYERS_EVERY
         rows = features[-1].reshape(count, -1)

@@ -24,14 +24,14 @@ def hooks(core: Core) -> list[list[Hook]]:
 
     def accept(_: Any, candidates: Any, logits: Any, predicted: Any) -> None:
         """candidates: [B, block]; logits: [B · block, V], None where the target's choice is given without them."""
-        if not core.capture:
+        if not core.capture or core.cargo is None:
             return
         size, nodes = candidates.shape
         core.about(n=nodes, size=size, chain=True, algorithm="DFLASH")
-        core.put("draft", candidates)
+        if "draft" not in core.cargo.parts:
+            core.put("draft", candidates)
         core.logits(None if predicted is not None else logits)
-        if predicted is not None:
-            core.put("target", predicted.reshape(size, nodes))
+        core.put("target", predicted)
 
     features = Hook(
         f"{_WORKER}._append_target_hidden_to_draft_kv_by_loc", "before", ("self", "target_hidden"), told.features
@@ -46,11 +46,20 @@ class _Told:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._configured = False
+        self._last: Any = None
+        self._layers = 0
 
     def features(self, worker: Any, hidden: Any) -> None:
         """hidden: [rows, layers · hidden size of the target]."""
         if hidden is None or not self._core.place.lead:
             return
+        if hidden.shape != self._last:
+            self._look(worker, hidden)
+        if self._layers:
+            self._core.layers(hidden, self._layers)
+
+    def _look(self, worker: Any, hidden: Any) -> None:
+        """Features of another shape than the last ones."""
         if not self._configured:
             self._configured = True
             self._settings(worker)
@@ -58,9 +67,9 @@ class _Told:
         width = drafters.features_expected(draft)
         expect = None if width is None else [None, width]
         self._core.shape(_TENSOR, hidden, expect, f"{type(draft).__name__}.fc")
-        hidden_size = getattr(getattr(worker.model_runner, "model_config", None), "hidden_size", None)
-        if isinstance(hidden_size, int) and hidden_size > 0 and hidden.shape[-1] % hidden_size == 0:
-            self._core.layers(hidden, hidden.shape[-1] // hidden_size)
+        size = getattr(getattr(worker.model_runner, "model_config", None), "hidden_size", None)
+        whole = isinstance(size, int) and size > 0 and hidden.shape[-1] % size == 0
+        self._layers, self._last = hidden.shape[-1] // size if whole else 0, hidden.shape
 
     def _settings(self, worker: Any) -> None:
         said = drafters.checkpoint(worker.draft_model_runner.model_config.hf_config)

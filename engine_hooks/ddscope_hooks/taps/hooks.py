@@ -16,27 +16,6 @@ from typing import Any
 Run = Callable[..., None]
 
 
-@dataclass(frozen=True)
-class Hook:
-    """A function of ours before or after one of the server's.
-
-    target: dotted path of a function or method. when: "before" or "after". needs: names of parameters of the target,
-    `self` included, whose values `run` gets in this order, however the caller gave them; "after" gets the result first.
-    What `run` returns is ignored, so neither arguments nor results of the server are ever exchanged. always: also while
-    the gate is closed.
-    """
-
-    target: str
-    when: str
-    needs: tuple[str, ...]
-    run: Run
-    always: bool = False
-
-
-Places = tuple[tuple[str, int, Any], ...]
-"""(name, position, default) of the parameters that a hook needs."""
-
-
 class Gate:
     """Closed: no hook does anything, for as little as a look at this costs."""
 
@@ -44,6 +23,28 @@ class Gate:
 
     def __init__(self) -> None:
         self.closed = False
+
+
+@dataclass(frozen=True)
+class Hook:
+    """A function of ours before or after one of the server's.
+
+    target: dotted path of a function or method. when: "before" or "after". needs: names of parameters of the target,
+    `self` included, whose values `run` gets in this order, however the caller gave them; "after" gets the result first.
+    What `run` returns is ignored, so neither arguments nor results of the server are ever exchanged. always: also while
+    the gate is closed. gate: one of its own, instead of the one for all.
+    """
+
+    target: str
+    when: str
+    needs: tuple[str, ...]
+    run: Run
+    always: bool = False
+    gate: Gate | None = None
+
+
+Places = tuple[tuple[str, int, Any], ...]
+"""(name, position, default) of the parameters that a hook needs."""
 
 
 class Breaker:
@@ -64,7 +65,7 @@ class Breaker:
     def guard(self, hook: Hook, gate: Gate | None = None) -> Run:
         """What is registered for `hook`: never raises, returns None, does nothing once the breaker is open."""
         run, after, where = hook.run, hook.when == "after", places(hook)
-        door = Gate() if gate is None or hook.always else gate
+        door = hook.gate or (Gate() if gate is None or hook.always else gate)
         shift = 1 if after else 0
         wanted = [0] * shift + [at + shift for _, at, _ in where]
         top, pick = max(wanted, default=-1), _picker(wanted)

@@ -22,7 +22,8 @@ def hooks(core: Core) -> list[list[Hook]]:
         """found: (tokens [B · n], mask [B · n · n]) in numpy; the table may use their memory again."""
         if core.capture:
             core.about(algorithm="NGRAM", padded=True)
-            core.put_host("mask", found[1].reshape(-1).copy())
+            core.put_host("draft", found[0])
+            core.put_host("mask", found[1])
 
     target = "sglang.srt.speculative.ngram_worker.NGRAMWorker._prepare_draft_tokens"
     return [[Hook(target, "after", (), drafted)]]

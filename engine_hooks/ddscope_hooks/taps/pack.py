@@ -16,9 +16,13 @@ from typing import Any
 
 Layout = tuple[str, str, int]
 """Name, type code of `array` (and e: float16, g: bfloat16), size in bytes."""
+Piece = tuple[Sequence[Layout], bytes]
+"""Parts behind one another, and where each is."""
 
 _CODES = {"int64": "q", "int32": "i", "float32": "f", "float64": "d", "bfloat16": "g", "float16": "e",
           "bool": "B", "uint8": "B", "int8": "b"}  # fmt: skip
+HOST_CODES = {"l": "q", "q": "q", "i": "i", "f": "f", "d": "d", "?": "B", "B": "B", "b": "b"}
+"""By numpy's own code of a type."""
 _plans: dict[tuple[Any, ...], _Plan] = {}
 MAX_PLANS = 512
 KEPT = 8
@@ -63,7 +67,7 @@ class Packed:
         """The bytes, after somebody else has waited for the stream of `ship`. Lets go of the buffers."""
         slot, self._slot = self._slot, None
         assert slot is not None
-        data = ctypes.string_at(slot.address, self.size)
+        data: bytes = slot.bytes.raw
         # Only now are they used again: the copy is over, so no other stream reads them any more.
         self._plan.spare.append(slot)
         return data
@@ -123,7 +127,7 @@ class _Plan:
 class _Slot:
     """Buffers of a plan: on the device with views of its parts, and on the host; one and the same on a CPU."""
 
-    __slots__ = ("address", "chosen", "copied", "here", "there")
+    __slots__ = ("bytes", "chosen", "copied", "here", "there")
 
     def __init__(self, plan: _Plan) -> None:
         import torch
@@ -132,7 +136,7 @@ class _Slot:
             self.here = here = torch.empty(plan.size, dtype=torch.uint8, device=plan.device)
             same = plan.device.type == "cpu"
             self.there = here if same else torch.empty(plan.size, dtype=torch.uint8, pin_memory=True)
-            self.address = self.there.data_ptr()
+            self.bytes = (ctypes.c_char * plan.size).from_address(self.there.data_ptr())
             self.chosen = tuple([here[start:end].view(dtype) for dtype, start, end in plan.chosen])
             self.copied = [(names, here[start:end].view(dtype)) for names, dtype, start, end in plan.copied]
 

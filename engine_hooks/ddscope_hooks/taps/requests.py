@@ -6,13 +6,13 @@ the cargo, which other taps filled.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ddscope_hooks.emit import Later
 from ddscope_hooks.taps.core import RESULT, Cargo, Core
 from ddscope_hooks.taps.hooks import Hook
-from ddscope_hooks.taps.pack import Layout, unpack
+from ddscope_hooks.taps.pack import Piece, unpack
 from ddscope_hooks.taps.steps import Pass, Row, steps
 
 NAME = "requests"
@@ -21,6 +21,9 @@ ALGORITHMS = None
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 _RESULT = "sglang.srt.managers.utils.GenerationBatchResult"
 _PROCESSOR = "sglang.srt.managers.scheduler_components.batch_result_processor.SchedulerBatchResultProcessor"
+Fixed = tuple[str, int, bool]
+Found = tuple[int, Fixed, int, int, int, "int | None", "int | None", Sequence[int], int]
+"""A request of a pass as the hot thread finds it: arguments of `_row`."""
 MAX_WAITING_BYTES = 64 << 20
 """Host copies that may wait in the ring; beyond it steps are left out, and counted."""
 
@@ -45,14 +48,16 @@ def hooks(core: Core) -> list[list[Hook]]:
 
 
 class _Seen:
-    """What is known and was told of a request; rides on the server's own object, so nothing has to be forgotten."""
+    """What is known and was told of a request; rides on the server's own object, so nothing has to be forgotten.
 
-    __slots__ = ("ended", "prompt", "rid", "sampled", "steps", "told")
+    fixed: what all of its rows have in common: its id, the length of its prompt, whether it is sampled.
+    """
+
+    __slots__ = ("ended", "fixed", "rid", "steps", "told")
 
     def __init__(self, req: Any) -> None:
         self.rid = str(req.rid)
-        self.prompt = len(req.origin_input_ids)
-        self.sampled = req.sampling_params.top_k != 1
+        self.fixed: Fixed = (self.rid, len(req.origin_input_ids), req.sampling_params.top_k != 1)
         self.steps = 0
         self.told = False
         self.ended = False
@@ -63,6 +68,7 @@ class Requests:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self._wrote = core.sampling.wrote
         self._scheduler: Any = None
 
     def begin(self, scheduler: Any, batch: Any) -> None:
@@ -71,14 +77,16 @@ class Requests:
         if self._scheduler is None:
             self._scheduler = scheduler
             core.meet(scheduler)
-        core.begin(lambda: [str(req.rid) for req in batch.reqs], batch.forward_mode.is_extend())
+        core.begin(batch.reqs, batch.forward_mode.is_extend())
 
     def arrive(self, processor: Any, batch: Any, result: Any) -> None:
         """Before a result is processed: which requests it still counts for, and how long their output was."""
         cargo = getattr(result, RESULT, None)
         if cargo is None or not processor.is_generation:
             return
-        cargo.live = [-1 if req.finished() or req.is_retracted else len(req.output_ids) for req in batch.reqs]
+        cargo.live = [
+            -1 if req.finished_reason is not None or req.is_retracted else len(req.output_ids) for req in batch.reqs
+        ]
         if getattr(result, "copy_done", None) is None:
             self._core.ship(result)  # nothing was copied early: the processor itself waits for this stream
 
@@ -92,7 +100,9 @@ class Requests:
         """After a decode result was processed: a step for each request that it counted for."""
         cargo = getattr(result, RESULT, None)
         if cargo is not None and cargo.live is not None:
-            self._tell(self._rows(cargo, batch, _lengths(cargo, result), 0), cargo, processor, batch, result)
+            rows = self._rows(cargo, batch, _lengths(cargo, result), 0)
+            if rows or cargo.layers:
+                self._tell(rows, cargo, processor, batch, result)
         self._ends(batch)
 
     def prefilled(self, _: Any, processor: Any, batch: Any, result: Any) -> None:
@@ -103,15 +113,17 @@ class Requests:
         cargo = getattr(result, RESULT, None)
         if cargo is not None and cargo.live is not None:
             cargo.runs = None
-            self._tell(self._rows(cargo, batch, None, 1), cargo, processor, batch, result)
+            rows = self._rows(cargo, batch, None, 1)
+            if rows:
+                self._tell(rows, cargo, processor, batch, result)
         self._ends(batch)
 
-    def _rows(self, cargo: Cargo, batch: Any, lengths: list[int] | None, first: int) -> list[tuple[Any, ...]]:
-        """Arguments of `_row` for each request that goes on, and that is recorded. The hot loop: no calls but these.
+    def _rows(self, cargo: Cargo, batch: Any, lengths: list[int] | None, first: int) -> list[Found]:
+        """Each request that goes on, and that is recorded. The hot loop: no calls but these.
 
         lengths: of the paths, where the output alone does not tell them. first: an output that was shorter has no step.
         """
-        core, runs, rows, left = self._core, cargo.runs, [], 0
+        core, runs, rows, left = self._core, cargo.runs, list[Found](), 0
         make = not cargo.skip and core.emitter.watched  # what nobody takes is counted, not made
         prefix = core.sampling.rid
         for slot, (req, before) in enumerate(zip(batch.reqs, cargo.live or (), strict=False)):
@@ -125,42 +137,36 @@ class Requests:
             run = out[before:total] if runs is None else runs[slot]
             if before < first or not len(run):  # a beam's tokens lie elsewhere until it is done
                 continue
+            steps = seen.steps
+            seen.steps = steps + 1
             if make and seen.told and (not prefix or seen.rid.startswith(prefix)):
                 root = out[before - 1] if before else None
                 length = len(run) if lengths is None else lengths[slot]
-                cut, sampled = req.finished_len, seen.sampled
-                rows.append((slot, seen.rid, seen.steps, seen.prompt, before, total, cut, root, run, length, sampled))
+                rows.append((slot, seen.fixed, steps, before, total, req.finished_len, root, run, length))
             else:
                 left += 1
-            seen.steps += 1
         if left:
             core.sampling.leave_out(left)
         return rows
 
-    def _tell(self, rows: list[tuple[Any, ...]], cargo: Cargo, processor: Any, batch: Any, result: Any) -> None:
-        later = self._later(rows, cargo, processor, batch, result)
-        if later is not None:
-            self._core.flush()
-            self._core.emitter.emit_later(later)
-
-    def _later(
-        self, rows: list[tuple[Any, ...]], cargo: Cargo, processor: Any, batch: Any, result: Any
-    ) -> Later | None:
+    def _tell(self, rows: list[Found], cargo: Cargo, processor: Any, batch: Any, result: Any) -> None:
         core, packed = self._core, cargo.packed
+        emitter, sampling = core.emitter, core.sampling
         count = len(rows) + (packed is not None and cargo.layers > 0)
-        if not count or not core.emitter.watched:
-            return None
-        cargo.rid = rows[0][1] if rows else str(batch.reqs[0].rid)
-        layout: Sequence[Layout] = ()
-        data = b""
+        if not count or not emitter.watched:
+            return
+        pieces = cargo.host
         if packed is not None and packed.shipped:
-            if core.emitter.waiting * packed.size > MAX_WAITING_BYTES:
-                core.sampling.leave_out(count)
-                return None
-            layout, data = packed.layout, packed.take()
-        making = _Making(core, cargo, rows, len(batch.reqs), layout, data)
+            if emitter.waiting * packed.size > MAX_WAITING_BYTES:
+                sampling.leave_out(count)
+                return
+            pieces = [(packed.layout, packed.take()), *pieces]
+        if sampling.left_out:
+            core.flush()
+        rid = rows[0][1][0] if rows else str(batch.reqs[0].rid)
+        making = _Making(count, self._wrote, core, cargo, rows, len(batch.reqs), rid, pieces)
         making.graph, making.overlap = result.can_run_cuda_graph, processor.enable_overlap
-        return Later(count, making.records, core.sampling.wrote, making.ids, making.plain)
+        emitter.emit_later(making)
 
     def _request(self, req: Any) -> _Seen:
         """Tell of a request once, unless it is not to be recorded."""
@@ -174,7 +180,7 @@ class Requests:
         self._core.flush()
         fields: dict[str, Any] = {
             "rid": seen.rid,
-            "prompt_len": seen.prompt,
+            "prompt_len": seen.fixed[1],
             "sampling": _sampling(req.sampling_params),
             "cached_tokens": int(req.cached_tokens),
         }
@@ -186,7 +192,7 @@ class Requests:
     def _ends(self, batch: Any) -> None:
         """Of requests that were told of; also of a pass that was not recorded."""
         for req in batch.reqs:
-            if req.finished() and getattr(req, RESULT, None) is not None:
+            if req.finished_reason is not None and getattr(req, RESULT, None) is not None:
                 self._end(req)
 
     def _end(self, req: Any) -> None:
@@ -201,22 +207,24 @@ class Requests:
             self._core.emitter.emit("finish", fields)
 
 
-class _Making:
+class _Making(Later):
     """One pass on its way to records; everything but `__init__` runs on the writer thread."""
 
-    __slots__ = ("cargo", "core", "data", "found", "graph", "layout", "overlap", "size", "told")
+    __slots__ = ("cargo", "core", "found", "graph", "overlap", "pieces", "rid", "size", "told")
 
     def __init__(
         self,
+        count: int,
+        wrote: Callable[[int], object],
         core: Core,
         cargo: Cargo,
-        found: Sequence[tuple[Any, ...]],
+        found: Sequence[Found],
         size: int,
-        layout: Sequence[Layout],
-        data: bytes,
+        rid: str,
+        pieces: Sequence[Piece],
     ) -> None:
-        self.core, self.cargo, self.found, self.size = core, cargo, found, size
-        self.layout, self.data = layout, data
+        self.count, self.wrote = count, wrote
+        self.core, self.cargo, self.found, self.size, self.rid, self.pieces = core, cargo, found, size, rid, pieces
         self.graph: Any = None
         self.overlap: Any = None
         self.told: Told | None = None
@@ -241,8 +249,7 @@ class _Making:
                 times,
                 domain,
             )
-            host = {name: list(_plain_list(values)) for name, values in cargo.host.items()}
-            self.told = Told(run, self.found, self.layout, self.data, host, cargo.layers, cargo.rid)
+            self.told = Told(run, self.found, self.pieces, cargo.layers, self.rid)
         return self.told
 
     def ids(self) -> set[int]:
@@ -257,31 +264,25 @@ class _Making:
 class Told:
     """One pass as plain tuples and lists, which another process can make the records of."""
 
-    __slots__ = ("_parts", "data", "found", "host", "layers", "layout", "rid", "run")
+    __slots__ = ("_parts", "found", "layers", "pieces", "rid", "run")
 
     def __init__(
-        self,
-        run: tuple[Any, ...],
-        found: Sequence[tuple[Any, ...]],
-        layout: Sequence[Layout],
-        data: bytes,
-        host: Mapping[str, list[Any]],
-        layers: int,
-        rid: str,
+        self, run: tuple[Any, ...], found: Sequence[Found], pieces: Sequence[Piece], layers: int, rid: str
     ) -> None:
-        """run: arguments of `Pass`. found: of `_row`, for each request. layers: captured ones that were compared, with
-        the request `rid` first in the batch."""
-        self.run, self.found, self.layout, self.data = run, found, layout, data
-        self.host, self.layers, self.rid = host, layers, rid
+        """run: arguments of `Pass`. found: of `_row`, for each request. pieces: what was put, a later one before an
+        earlier. layers: captured ones that were compared, with the request `rid` first in the batch."""
+        self.run, self.found, self.pieces, self.layers, self.rid = run, found, pieces, layers, rid
         self._parts: dict[str, list[Any]] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Told, (self.run, self.found, self.layout, self.data, self.host, self.layers, self.rid)
+        return Told, (self.run, self.found, self.pieces, self.layers, self.rid)
 
     def _unpacked(self) -> dict[str, list[Any]]:
         """Parts by name, as flat lists."""
         if self._parts is None:
-            self._parts = {**unpack(self.layout, self.data), **self.host}
+            self._parts = {}
+            for layout, data in self.pieces:
+                self._parts.update(unpack(layout, data))
         return self._parts
 
     def ids(self) -> set[int]:
@@ -290,7 +291,7 @@ class Told:
         found: set[int] = set()
         for name in ("draft", "target", "topk_ids"):
             found.update(parts.get(name, ()))
-        for *_, root, run, _length, _sampled in self.found:
+        for *_, root, run, _length in self.found:
             found.update(run)
             if root is not None:
                 found.add(root)
@@ -306,24 +307,19 @@ class Told:
             yield "fact", {"name": "draft.features", "value": {"rid": self.rid, "layers": n, "distinct": distinct}}
 
 
-def _plain_list(values: Any) -> Any:
-    return values.tolist() if hasattr(values, "tolist") else values
-
-
 def _row(
     slot: int,
-    rid: str,
+    fixed: Fixed,
     step: int,
-    prompt: int,
     before: int,
     total: int,
     cut: int | None,
     root: int | None,
     run: Sequence[int],
     length: int,
-    sampled: bool,
 ) -> Row:
     """before, total: length of the output before and after; cut: what the client gets of it, None for all."""
+    rid, prompt, sampled = fixed
     kept = (total if cut is None else min(total, cut)) - before
     emitted = list(run[: max(0, kept)])
     return Row(slot, rid, step, prompt + before - 1, root, list(run), emitted, length, sampled)

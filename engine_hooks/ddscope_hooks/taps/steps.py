@@ -131,9 +131,7 @@ def _shape(run: Pass, row: Row, parts: Parts) -> tuple[Sequence[int] | None, Seq
         if run.chain or n == 1:
             return trees.chain(n), range(n)
         mask = _part(run, row, parts, "mask", n * n)
-        if mask is None:
-            return None, None
-        parents = trees.parents_of_mask(mask, n)
+        return (None, None) if mask is None else trees.shape_of_mask(bytes(mask), n)
     return parents, trees.reachable(parents)
 
 

@@ -47,6 +47,13 @@ def parents_of_mask(mask: Sequence[int], n: int) -> list[int]:
     return parents
 
 
+@lru_cache(maxsize=1024)
+def shape_of_mask(mask: bytes, n: int) -> tuple[list[int], Sequence[int]]:
+    """(parents, reachable nodes) of a mask [n * n]. Nobody may change what is returned."""
+    parents = parents_of_mask(mask, n)
+    return parents, reachable(parents)
+
+
 @lru_cache(maxsize=64)
 def chain(n: int) -> list[int]:
     """Parents of a chain of n nodes, root included. Nobody may change what is returned."""

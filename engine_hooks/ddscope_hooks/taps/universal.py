@@ -27,7 +27,7 @@ def hooks(core: Core) -> list[list[Hook]]:
     """One place in 0.5.17 and 0.5.23; without the last hook a pass on a GPU does not tell when it began."""
 
     def verify(batch: Any, forward: Any, is_verify: Any) -> None:
-        if core.capture and is_verify:
+        if is_verify:
             core.mark("verify", getattr(_info(batch, forward), "draft_token", None))
 
     def verified(result: Any, worker: Any, batch: Any, forward: Any, is_verify: Any) -> None:
@@ -46,15 +46,14 @@ def hooks(core: Core) -> list[list[Hook]]:
             core.attach(result)
 
     def drafting(batch: Any) -> None:
-        if core.capture:
-            core.mark("draft", batch.seq_lens)
+        core.mark("draft", batch.seq_lens)
 
     pair = [
-        Hook(_WORKER, "before", ("batch", "forward_batch", "is_verify"), verify),
+        Hook(_WORKER, "before", ("batch", "forward_batch", "is_verify"), verify, gate=core.timing),
         Hook(_WORKER, "after", ("self", "batch", "forward_batch", "is_verify"), verified),
         Hook(f"{_RESULT}.__init__", "after", ("self",), made),
     ]
-    return [[*pair, Hook(_INPUTS, "before", ("batch",), drafting)], pair]
+    return [[*pair, Hook(_INPUTS, "before", ("batch",), drafting, gate=core.timing)], pair]
 
 
 PLAIN = "autoregressive"
@@ -74,15 +73,18 @@ def _take(core: Core, info: Any, forward: Any, worker: Any, result: Any) -> None
     cargo.n, cargo.size = n, nodes // n
     cargo.chain = getattr(info, "tree_topk", getattr(info, "topk", None)) == 1
     cargo.parts["draft"] = draft
-    for name, attribute in LINKS[:1] if cargo.chain else LINKS:  # a chain needs no links
+    # A chain needs no links, nor does a tree that is on the host already.
+    for name, attribute in LINKS[:1] if cargo.chain or cargo.host else LINKS:
         tensor = getattr(info, attribute, None)
         if tensor is not None and tensor.numel() == nodes:
             cargo.parts[name] = tensor
-    core.put("mask", _mask(core, info, n, cargo.size, forward, worker))
+    if not cargo.host:
+        core.put("mask", _mask(core, info, n, cargo.size, forward, worker))
     output = result.logits_output
     if output is not None:
         cargo.logits = output.next_token_logits
-    core.mark("verified", draft)
+    if cargo.clock is not None:
+        cargo.clock.mark("verified", draft)
 
 
 def _plain(core: Core, forward: Any, result: Any) -> None:
