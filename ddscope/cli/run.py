@@ -54,9 +54,10 @@ def _engine_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--algorithm", choices=ALGORITHMS, default="ddtree")
     group.add_argument(
         "--budget",
-        type=whole(0, 1024),
-        metavar="N",
-        help="nodes of the draft tree without the root (default: what suits the device)",
+        type=_budget,
+        metavar="N|auto",
+        help="nodes of the draft tree without the root; auto: as many as pay, by measured cost and expected gain, step "
+        "by step (default: what suits the device)",
     )
     group.add_argument(
         "--topk", type=whole(1, 1024), metavar="K", help="candidates per depth (default: as many as the budget)"
@@ -101,6 +102,15 @@ def _output_options(parser: argparse.ArgumentParser) -> None:
     record_option(group)
     log_options(group, hosts=False)
     theme_option(group)
+
+
+def _budget(text: str) -> int | str:
+    if text == "auto":
+        return text
+    try:
+        return int(whole(0, 1024)(text))
+    except (ValueError, argparse.ArgumentTypeError):
+        raise argparse.ArgumentTypeError(f"takes a whole number from 0 to 1,024 or auto, not {text}") from None
 
 
 def engine_options(args: argparse.Namespace) -> list[str]:

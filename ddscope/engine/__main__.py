@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddscope.engine.control import ALGORITHMS
+from ddscope.engine.control import ALGORITHMS, AUTO
 
 if TYPE_CHECKING:
     from ddscope.engine.server import EngineServer
@@ -33,7 +33,7 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--algorithm", choices=ALGORITHMS, default="ddtree")
-    parser.add_argument("--budget", type=int)
+    parser.add_argument("--budget", type=lambda text: text if text == AUTO else int(text))
     parser.add_argument("--topk", type=int)
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=0)

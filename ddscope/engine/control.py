@@ -15,6 +15,7 @@ from ddscope.engine.errors import EngineError
 
 ALGORITHMS = ("autoregressive", "dflash", "ddtree")
 MAX_BUDGET = 1024
+AUTO = "auto"
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,14 @@ def _integer(name: str, value: Any, low: int, high: int) -> int:
     return value
 
 
+def _budget(value: Any) -> int | str:
+    if isinstance(value, str):
+        if value != AUTO:
+            raise EngineError(f"budget takes a whole number from 0 to {MAX_BUDGET:,} or {AUTO}, not {value!r}.")
+        return AUTO
+    return _integer("budget", value, 0, MAX_BUDGET)
+
+
 def _optional(name: str, value: Any, low: int, high: int) -> int | None:
     return None if value is None else _integer(name, value, low, high)
 
@@ -96,7 +105,7 @@ def _algorithm(value: Any) -> str:
 
 PARAMETERS: dict[str, Callable[[Any], Any]] = {
     "algorithm": _algorithm,
-    "budget": lambda v: _integer("budget", v, 0, MAX_BUDGET),
+    "budget": _budget,
     "topk": lambda v: _optional("topk", v, 1, MAX_BUDGET),
     "temperature": lambda v: _number("temperature", v, 0, 10),
     "seed": lambda v: _integer("seed", v, 0, 2**53 - 1),

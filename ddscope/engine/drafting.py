@@ -56,8 +56,8 @@ class Drafting:
             self.layers, self.distinct = _distinct_layers(features, self._pair.checkpoint.stack.hidden)
         self._unread.append(features)
 
-    def draft(self, anchor: int, params: Params) -> Drafted:
-        """Marginals of the block after the anchor, the last token of the text.
+    def draft(self, anchor: int, params: Params, most: int) -> Drafted:
+        """Marginals of the block after the anchor, the last token of the text. most: nodes that a tree may have.
 
         Raises DraftShapeError, with what the tensors were, when the features do not fit the drafter.
         """
@@ -68,7 +68,7 @@ class Drafting:
         rows = min(params.draft_rows or drafter.config.block_size, drafter.config.block_size)
         hidden = drafter.draft(anchor, rows, self._cache)
         tensors.append(tensor_fields("draft.block_hidden", hidden, [None, drafter.config.stack.hidden], "target.head"))
-        wanted = params.topk or (CHAIN_TOPK if params.algorithm == "dflash" else params.budget)
+        wanted = params.topk or (CHAIN_TOPK if params.algorithm == "dflash" else most)
         whole = params.draft_vocab is None or params.draft_vocab >= drafter.config.stack.vocab
         marginals = topk_logprobs(drafter.logits(hidden, None if whole else params.draft_vocab), wanted)
         step = DraftStep(

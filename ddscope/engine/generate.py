@@ -12,6 +12,8 @@ from time import perf_counter_ns
 
 import torch
 
+from ddscope.engine.budget import AUTO, AutoBudget, Choice
+from ddscope.engine.calibrate import calibrate
 from ddscope.engine.drafting import Drafting, finite
 from ddscope.engine.errors import EngineError
 from ddscope.engine.judge import Judge
@@ -34,9 +36,16 @@ class Generator:
     done:    stop or length once the text has ended, else None.
     pending: the step that was verified and waits for its commit, else None.
     params:  may be replaced between steps.
+    auto:    the policy behind a budget of auto; made by measuring, a second or two, where it is needed and not given.
     """
 
-    def __init__(self, pair: Pair, prompt_ids: Sequence[int], params: Params | None = None) -> None:
+    def __init__(
+        self,
+        pair: Pair,
+        prompt_ids: Sequence[int],
+        params: Params | None = None,
+        auto: AutoBudget | None = None,
+    ) -> None:
         """Raises EngineError when the prompt is empty, too long, or has ids outside the vocabulary."""
         stack = pair.target.config.stack
         if not prompt_ids:
@@ -54,7 +63,8 @@ class Generator:
         self.output: list[int] = []
         self.done: str | None = None
         self.pending: StepResult | None = None
-        rows = len(self.prompt) + min(self.params.max_new_tokens, FIRST_ROWS) + self.params.budget + 1
+        self.auto = auto
+        rows = len(self.prompt) + min(self.params.max_new_tokens, FIRST_ROWS) + self._most() + 1
         self._cache = pair.target.new_cache(rows)
         self._drafting = Drafting(pair, rows)
         self._judge = Judge()
@@ -83,10 +93,11 @@ class Generator:
         if not self.output or self.done:
             raise EngineError("The request has ended." if self.done else "The request has not been started.")
         base, root, params = self._cache.length, self.output[-1], self.params
+        most = self._most()
         clock = _Clock()
-        drafted = self._drafting.draft(root, params)
+        drafted = self._drafting.draft(root, params, most)
         clock.lap("draft")
-        tree, budget = self._tree(drafted.marginals)
+        tree, budget, choice = self._tree(drafted.marginals, most)
         clock.lap("build")
         positions, rows = self._positions(tree, base), self._rows(tree)
         bias = self.pair.target.bias(visibility(rows)) if len(tree) else None
@@ -124,6 +135,7 @@ class Generator:
             tensors=tensors,
             logits=out.logits,
             hidden=out.hidden,
+            choice=choice,
         )
         return self.pending
 
@@ -142,6 +154,8 @@ class Generator:
         self.output += result.emitted
         self.done = result.reason
         result.times["commit"] = (perf_counter_ns() - began) // 1000
+        if result.choice is not None and self.auto is not None:
+            self.auto.observe(result.depths, result.scores, result.accepted, result.times)
         return result.emitted
 
     @torch.inference_mode()
@@ -149,16 +163,30 @@ class Generator:
         """The deepest path of a step once more as a plain causal pass, before or after its commit."""
         return replay_check(self.pair.target, [*self.prompt, *self.output][: result.base + 1], result)
 
-    def _tree(self, marginals: DraftStep | None) -> tuple[DraftTree, int]:
-        """The tree of this step and how many nodes it was allowed."""
+    def _most(self) -> int:
+        """Nodes that a tree of the next step may have."""
+        if self.params.budget != AUTO:
+            return self.params.budget
+        if self.params.algorithm != "ddtree":
+            return 0
+        if self.auto is None:
+            self.auto = calibrate(self.pair, self.params)
+        return self.auto.most
+
+    def _tree(self, marginals: DraftStep | None, most: int) -> tuple[DraftTree, int, Choice | None]:
+        """The tree of this step, how many nodes it was allowed, and why where that was chosen here."""
         if marginals is None:
-            return DraftTree(), 0
+            return DraftTree(), 0, None
         nan = float("nan")
         probs = [[nan if value is None else value for value in row] for row in marginals.logprobs]
         if self.params.algorithm == "dflash":
-            return chain_tree(probs, marginals.ids, len(probs)), len(probs)
-        budget, cut = self.params.budget, self.params.cut
-        return build_tree(probs, marginals.ids, budget, log(cut) if cut else -inf), budget
+            return chain_tree(probs, marginals.ids, len(probs)), len(probs), None
+        cut = self.params.cut
+        tree = build_tree(probs, marginals.ids, most, log(cut) if cut else -inf)
+        if self.params.budget != AUTO or self.auto is None:
+            return tree, most, None
+        choice = self.auto.choose(tree, self._room())
+        return tree.first(choice.budget), choice.budget, choice
 
     def _positions(self, tree: DraftTree, base: int) -> list[int]:
         """[n + 1] what the target is given; sound: base + depth."""
@@ -177,10 +205,14 @@ class Generator:
             return _with_siblings(tree)
         return tree.rows
 
+    def _room(self) -> int:
+        """Tokens that the limits leave."""
+        limit = min(self.params.max_new_tokens, self.pair.target.config.stack.max_positions - len(self.prompt))
+        return limit - len(self.output)
+
     def _cut(self, tokens: list[int]) -> tuple[list[int], str | None]:
         """Tokens that may be emitted next: up to an end of text, and no more than the limits leave. And why it ends."""
-        limit = min(self.params.max_new_tokens, self.pair.target.config.stack.max_positions - len(self.prompt))
-        room = limit - len(self.output)
+        room = self._room()
         for place, token in enumerate(tokens[:room]):
             if token in self.pair.eos_ids:
                 return tokens[: place + 1], "stop"

@@ -86,6 +86,8 @@ def step(rid: str, number: int, result: StepResult, params: Params) -> dict[str,
 
 
 def _tree(result: StepResult) -> dict[str, Any]:
+    choice = result.choice
+    chosen = {"most": choice.most, "emitted": round(choice.emitted, 3), "us": round(choice.us)} if choice else None
     return {
         "budget": result.budget,
         "tokens": result.tokens,
@@ -93,6 +95,7 @@ def _tree(result: StepResult) -> dict[str, Any]:
         "logprobs": result.logprobs,
         "positions": result.positions,
         "mask": [format(row, "x") for row in result.mask],
+        **({"auto": chosen} if chosen else {}),
     }
 
 

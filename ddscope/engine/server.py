@@ -17,6 +17,8 @@ from typing import Any
 
 from ddscope.engine import control, records
 from ddscope.engine.breakpoints import Breakpoint, Moment, first_hit
+from ddscope.engine.budget import AUTO, AutoBudget
+from ddscope.engine.calibrate import calibrate
 from ddscope.engine.errors import DraftShapeError, EngineError
 from ddscope.engine.generate import Generator, Params, StepResult
 from ddscope.engine.pair import Pair, load_pair
@@ -53,6 +55,7 @@ class EngineServer:
         self._mode = "pause" if paused else "resume"
         self._leaving = threading.Event()
         self._active: _Active | None = None
+        self._auto: AutoBudget | None = None
         self._said_state: tuple[object, ...] | None = None
         self._requests = 0
         self._tensors = records.TensorBook()
@@ -79,6 +82,8 @@ class EngineServer:
         asked = {name: value for name in control.PARAMETERS if (value := getattr(args, name)) is not None}
         defaults = replace(defaults, **control.parameters(asked))
         server = cls(pair, defaults, self_check=args.self_check, paused=args.paused)
+        if defaults.budget == AUTO:
+            server._auto = calibrate(pair, defaults, progress)
         server.emitter.listen(f"unix:{args.socket}")
         return server
 
@@ -112,6 +117,8 @@ class EngineServer:
         fault = self.pair.fault
         if fault is not None:
             self._fact("fault", {"name": fault.name, "what": fault.what})
+        if self._auto is not None:
+            self._fact("budget.auto", self._auto.as_fact())
         log.info("Ready: %s.", self.pair.title)
 
     def _fact(self, name: str, value: Any) -> None:
@@ -163,6 +170,7 @@ class EngineServer:
                 self.defaults = replace(self.defaults, **overrides)
                 if self._active is not None:
                     self._active.params = replace(self._active.params, **overrides)
+                    self._active.generator.auto = self._policy(self._active.params)
             case control.Break(point=point, add=add):
                 others = [p for p in self._breakpoints if p != point]
                 self._breakpoints = [*others, point] if add else others
@@ -174,6 +182,13 @@ class EngineServer:
                 self._abort(rid)
             case control.Shutdown():
                 self._leaving.set()
+
+    def _policy(self, params: Params) -> AutoBudget | None:
+        """What chooses the budget of `params`; measured, and told, when it is asked for first."""
+        if self._auto is None and params.budget == AUTO:
+            self._auto = calibrate(self.pair, params)
+            self._fact("budget.auto", self._auto.as_fact())
+        return self._auto
 
     def _abort(self, rid: str | None) -> None:
         if self._active is not None and rid in (None, self._active.rid):
@@ -192,7 +207,7 @@ class EngineServer:
         params = replace(self.defaults, **submit.overrides)
         try:
             ids = submit.prompt_ids or self.pair.tokenizer.encode_chat(submit.prompt or "")
-            generator = Generator(self.pair, ids, params)
+            generator = Generator(self.pair, ids, params, self._policy(params))
         except EngineError as problem:
             self._fact("engine.error", {"rid": rid, "step": 0, "where": "request", "message": str(problem)})
             self.emitter.emit("finish", {"rid": rid, "reason": "error", "emitted": 0, "steps": 0})
@@ -202,7 +217,7 @@ class EngineServer:
             "request", {"rid": rid, "prompt_len": len(ids), "prompt_ids": ids, "sampling": sampling, "cached_tokens": 0}
         )
         log.info(
-            "Request %s: %d prompt tokens, %s budget %d, temperature %g.",
+            "Request %s: %d prompt tokens, %s budget %s, temperature %g.",
             rid,
             len(ids),
             params.algorithm,
@@ -306,6 +321,8 @@ class EngineServer:
             self._finish(active, "error")
 
     def _finish(self, active: _Active, reason: str) -> None:
+        if self._auto is not None and active.params.budget == AUTO:
+            self._fact("budget.auto", self._auto.as_fact())  # with what it has learned
         emitted = len(active.generator.output)
         self.emitter.emit("finish", {"rid": active.rid, "reason": reason, "emitted": emitted, "steps": active.steps})
         seconds = max(time.perf_counter() - active.started, 1e-9)

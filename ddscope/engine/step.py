@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from ddscope.engine.budget import AUTO, Budget, Choice
 from ddscope.engine.errors import EngineError
 
 Algorithm = Literal["autoregressive", "dflash", "ddtree"]
@@ -21,7 +22,8 @@ Numbers = list[float | None]
 class Params:
     """How a request is decoded; may be replaced between steps.
 
-    budget:      nodes of a ddtree step without the root; 0 decodes plainly. dflash always verifies its whole chain.
+    budget:      nodes of a ddtree step without the root; 0 decodes plainly; auto: what pays, step by step.
+                 dflash always verifies its whole chain.
     topk:        candidates a depth; None: as many as the budget can use (ddtree), 8 (dflash).
     temperature: 0 is greedy. The drafter always proposes at temperature 1.
     seed:        equal seeds give equal draws at equal positions, whatever the algorithm.
@@ -32,7 +34,7 @@ class Params:
     """
 
     algorithm: Algorithm = "ddtree"
-    budget: int = 15
+    budget: Budget = 15
     topk: int | None = None
     temperature: float = 0.0
     seed: int = 0
@@ -47,7 +49,10 @@ class Params:
             raise EngineError(f"No algorithm {self.algorithm!r}; there are {', '.join(ALGORITHMS)}.")
         for name, low in (("budget", 0), ("topk", 1), ("max_new_tokens", 1), ("draft_rows", 2), ("draft_vocab", 1)):
             value = getattr(self, name)
-            if value is not None and value < low:
+            if name == "budget" and isinstance(value, str):
+                if value != AUTO:
+                    raise EngineError(f"budget takes a whole number or {AUTO}, not {value!r}.")
+            elif value is not None and value < low:
                 raise EngineError(f"{name} must be at least {low}, not {value}.")
         if not 0 <= self.temperature < float("inf"):
             raise EngineError(f"temperature must be 0 or more, not {self.temperature}.")
@@ -87,7 +92,7 @@ class StepResult:
     """One step, verified and not yet committed. Nodes are numbered as in a trace: 0 is the root, i + 1 has tokens[i].
 
     base:      position of the root; root: its token id.
-    budget:    nodes without the root that were allowed.
+    budget:    nodes without the root that were allowed; choice: why so many, where the budget is auto.
     parents, depths, logprobs, scores: see ddscope_kernels.DraftTree.
     positions: [n + 1] as the target was given them; mask: [n + 1] rows of bits as the target was given them.
     path:      accepted nodes, root first; bonus: the target's token after them.
@@ -121,6 +126,7 @@ class StepResult:
     tensors: list[dict[str, Any]]
     logits: Tensor  # [n + 1, V] of the verify: what a replay check compares with
     hidden: list[Tensor]  # captured layers, [n + 1, hidden] each
+    choice: Choice | None = None
 
     @property
     def accepted(self) -> int:

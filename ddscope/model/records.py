@@ -124,10 +124,19 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     entropy: list[float | None] | None = None
 
 
+class Auto(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why a budget that the engine chose by itself is what it is: most nodes it might have chosen, and the tokens
+    (emitted) and µs (us) that it expected of the step."""
+
+    most: int
+    emitted: float
+    us: int
+
+
 class Tree(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Draft tree of n nodes besides the root. Node i + 1 has tokens[i]; parents[i] ≤ i; 0 is the root.
 
-    budget:    nodes without the root that were allowed; n may be smaller.
+    budget:    nodes without the root that were allowed; n may be smaller. auto: why, where the engine chose it.
     logprobs:  [n] drafter's log-probability of the node's token at its depth (not the path's).
     positions: [n + 1] positions the target was given, root first (should be base + depth).
     mask:      [n + 1] hex strings: bit j of row i set means that node i sees node j (should be the ancestor closure).
@@ -139,6 +148,7 @@ class Tree(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     logprobs: list[float | None] | None = None
     positions: list[int] | None = None
     mask: list[str] | None = None
+    auto: Auto | None = None
 
 
 class TopK(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

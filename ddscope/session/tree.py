@@ -313,6 +313,7 @@ class _Builder:
             sampled=self.sampled,
             base=step.base,
             budget=step.tree.budget if step.tree is not None else None,
+            auto=step.tree.auto if step.tree is not None else None,
             nodes=nodes,
             orphans=tuple(i for i in range(n + 1) if self.orphan[i]),
             path=tuple(self.path),

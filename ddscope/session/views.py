@@ -13,6 +13,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from ddscope.model import Auto
+
 STAGES = ("draft", "build", "mask", "verify", "commit")
 """Stage names of a step in the order they run."""
 
@@ -129,6 +131,7 @@ class TreeView(msgspec.Struct, frozen=True):
     sampled: bool
     base: int | None
     budget: int | None
+    auto: Auto | None  # why so many, where the engine chose the budget
     nodes: tuple[NodeView, ...]  # nodes[0] is the root, always there
     orphans: tuple[int, ...]
     path: tuple[int, ...]  # usable node indices, root first; empty when the source gave no path

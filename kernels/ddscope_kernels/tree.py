@@ -44,6 +44,21 @@ class DraftTree:
         """Nodes without the root."""
         return len(self.tokens)
 
+    def first(self, count: int) -> DraftTree:
+        """The tree of a smaller budget: the first `count` nodes."""
+        if count >= len(self):
+            return self
+        return DraftTree(
+            self.tokens[:count],
+            self.parents[:count],
+            self.depths[: count + 1],
+            self.ranks[:count],
+            self.logprobs[:count],
+            self.scores[: count + 1],
+            self.rows[: count + 1],
+            self.dropped,
+        )
+
     def _add(self, parent: int, rank: int, token: int, logprob: float) -> int:
         node = len(self.rows)
         self.tokens.append(token)

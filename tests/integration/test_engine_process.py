@@ -73,6 +73,21 @@ def test_all_algorithms_write_the_same_text(engine: LiveEngine) -> None:
     assert all(step.tree and not step.tree.tokens for step in engine.steps("same-autoregressive"))
 
 
+def test_a_budget_of_auto_writes_the_same_text_and_tells_its_policy_and_every_choice(engine: LiveEngine) -> None:
+    submit(engine, "fixed", budget=7)
+    submit(engine, "auto", budget="auto", draft_rows=6)
+    engine.wait_finish("auto")
+    assert engine.output("auto") == engine.output("fixed")
+    policies = [r.value for r in engine.records if isinstance(r, Fact) and r.name == "budget.auto"]
+    assert len(policies) == 2  # as it was made, and with what it had learned at the end of the request
+    assert policies[0]["trust"] == [] != policies[1]["trust"]
+    for step in engine.steps("auto"):
+        assert step.tree is not None
+        assert step.tree.auto is not None
+        assert len(step.tree.tokens) == step.tree.budget <= step.tree.auto.most == policies[0]["most"]
+    assert all(step.tree is not None and step.tree.auto is None for step in engine.steps("fixed"))
+
+
 def test_a_smaller_block_part_of_the_vocabulary_and_a_cut_tree_write_the_same_text(engine: LiveEngine) -> None:
     submit(engine, "plainly", algorithm="autoregressive")
     submit(engine, "cheaply", budget=5, draft_rows=6, draft_vocab=12288, cut=0.05)

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from ddscope.model import Engine, Request
+from ddscope.model import Auto, Engine, Request, Step
 from ddscope.tui.screens.breakpoints import Breakpoints
 from ddscope.tui.screens.prompt import NewPrompt
 from ddscope.tui.widgets.findings import Findings
@@ -104,7 +105,7 @@ async def test_an_empty_prompt_and_bad_numbers_stay_in_the_dialog(tmp_path: Path
             assert "The prompt is empty" in screen_text(pilot)
             await pilot.press("x", "tab", "tab", *"9999", "enter")
             await pilot.pause()
-            assert "budget takes 0 to 1,024, not 9,999." in screen_text(pilot)
+            assert "budget takes 0 to 1,024 or auto, not 9999." in screen_text(pilot)
             assert live.engine.sent == []
             await pilot.press("escape")
             assert pilot.app.screen is bench_of(pilot)
@@ -118,6 +119,29 @@ async def test_the_settings_dialog_sends_only_what_changed(tmp_path: Path) -> No
             live.engine.sent.clear()
             await pilot.press("o", "enter")
             assert live.engine.sent == []
+
+
+async def test_auto_is_a_budget_in_the_dialogs_and_the_keys_go_on_from_what_it_chose(tmp_path: Path) -> None:
+    with living(tmp_path) as live:
+        async with shown(live.session) as pilot:
+            await running(live, pilot)
+            await pilot.press("o", *"auto", "enter")
+            assert live.engine.sent == [("set", {"budget": "auto"})]
+            (plain,) = (record for record in steps_of(live.clock, "r2", [2]) if isinstance(record, Step))
+            assert plain.tree is not None
+            tree = replace(plain.tree, budget=11, auto=Auto(most=63, emitted=2.64, us=61_900))
+            live.feed(replace(plain, tree=tree))
+            await until(pilot, lambda: live.session.store.totals().steps == 4)
+            await settled(pilot)
+            screen = screen_text(pilot)
+            assert "budget auto 11 " in screen
+            assert "2 of 9 accepted · 1.6 expected in 61.9 ms" in screen
+            await pilot.press("plus")
+            assert live.engine.sent[-1] == ("set", {"budget": 15})
+            await pilot.press("i")
+            await pilot.pause()
+            await pilot.press("x", "tab", "tab", *"AUTO ", "enter")
+            assert live.engine.sent[-1][1]["budget"] == "auto"
 
 
 async def test_breakpoints_are_set_asked_for_and_removed_as_the_engine_confirms_them(tmp_path: Path) -> None:

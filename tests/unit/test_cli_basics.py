@@ -62,6 +62,7 @@ def test_what_cannot_be_done_is_said_in_one_sentence(args: list[str], tmp_path: 
     "args",
     [
         ["run", "--budget", "-1"],
+        ["run", "--budget", "most"],
         ["run", "--temperature", "nan"],
         ["run", "--fault", "x"],
         ["replay"],

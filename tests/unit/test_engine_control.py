@@ -42,6 +42,8 @@ def test_every_parameter_can_be_asked_for_on_the_command_line_and_reaches_the_en
         ("algorithm", "beam"),
         ("budget", 1025),
         ("budget", True),
+        ("budget", "most"),
+        ("budget", None),
         ("topk", 0),
         ("temperature", float("nan")),
         ("temperature", "hot"),
@@ -55,6 +57,17 @@ def test_every_parameter_can_be_asked_for_on_the_command_line_and_reaches_the_en
 def test_a_wrong_value_is_refused_by_its_name(name: str, value: object) -> None:
     with pytest.raises(EngineError, match=name):
         control.parse({"command": "set", "args": {name: value}})
+
+
+def test_a_budget_may_be_auto_on_the_command_line_and_in_a_message() -> None:
+    asked = build_parser().parse_args(["run", "--budget", "auto"])
+    assert _options().parse_args(["--socket", "s", *engine_options(asked)]).budget == "auto"
+    assert control.parse({"command": "set", "args": {"budget": "auto"}}) == control.Set({"budget": "auto"})
+    submit = control.parse({"command": "submit", "args": {"prompt": "Hi", "budget": "auto"}})
+    assert isinstance(submit, control.Submit)
+    assert Params(**submit.overrides).budget == "auto"
+    with pytest.raises(EngineError, match="a whole number or auto"):
+        Params(budget="most")  # type: ignore[arg-type]
 
 
 def test_set_changes_what_may_change_between_steps_and_nothing_else() -> None:

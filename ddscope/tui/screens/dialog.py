@@ -83,6 +83,17 @@ def whole_number(text: str, name: str, low: int, high: int) -> int:
     return value
 
 
+def budget(text: str, high: int) -> int | str:
+    """A tree's budget that a person typed, or auto. Raises ValueError with a sentence."""
+    word = text.strip().lower()
+    if word == "auto":
+        return word
+    try:
+        return whole_number(text, "budget", 0, high)
+    except ValueError:
+        raise ValueError(f"budget takes 0 to {high:,} or auto, not {text.strip()}.") from None
+
+
 def decimal(text: str, name: str, low: float, high: float) -> float:
     """A number with a fraction that a person typed. Raises ValueError with a sentence."""
     try:

@@ -12,7 +12,7 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Input, TextArea
 
-from ddscope.tui.screens.dialog import Dialog, decimal, entry, field, whole_number
+from ddscope.tui.screens.dialog import Dialog, budget, decimal, entry, field, whole_number
 from ddscope.tui.widgets.choice import Choice
 
 ALGORITHMS = ("ddtree", "dflash", "autoregressive")
@@ -25,7 +25,7 @@ class Params:
     """What the engine runs with now; the dialogs begin with it."""
 
     algorithm: str = "ddtree"
-    budget: int = 15
+    budget: int | str = 15  # or "auto"
     temperature: float = 0.0
     max_new_tokens: int = 128
     self_check: int = 0
@@ -100,7 +100,7 @@ class NewPrompt(Dialog[dict[str, Any]]):
             answer = {
                 "prompt": text,
                 "algorithm": self.query_one("#algorithm", Choice).value,
-                "budget": whole_number(self.query_one("#budget", Input).value, "budget", 0, MAX_BUDGET),
+                "budget": budget(self.query_one("#budget", Input).value, MAX_BUDGET),
                 "temperature": decimal(self.query_one("#temperature", Input).value, "temperature", 0, 10),
                 "max_new_tokens": whole_number(
                     self.query_one("#max_new_tokens", Input).value, "new tokens", 1, MAX_TOKENS

@@ -8,7 +8,7 @@ from typing import Any
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
-from ddscope.tui.screens.dialog import Dialog, decimal, entry, field, whole_number
+from ddscope.tui.screens.dialog import Dialog, budget, decimal, entry, field, whole_number
 from ddscope.tui.screens.prompt import ALGORITHMS, MAX_BUDGET, MAX_TOKENS, Params
 from ddscope.tui.widgets.choice import Choice
 
@@ -30,8 +30,8 @@ class Settings(Dialog[dict[str, Any]]):
         yield field("temperature", entry(f"{params.temperature:g}", id="temperature"))
         yield field("self-check", entry(str(params.self_check), id="self_check"))
         yield Static(
-            "self-check: every N steps the deepest path runs once more as a plain causal forward, and its logits are "
-            "compared with the tree verify's; 0 is off.",
+            "budget: nodes of the tree, or auto: as many as pay. self-check: every N steps the deepest path runs once "
+            "more as a plain causal forward, and its logits are compared with the tree verify's; 0 is off.",
             classes="said",
             markup=False,
         )
@@ -45,7 +45,7 @@ class Settings(Dialog[dict[str, Any]]):
         try:
             chosen: dict[str, Any] = {
                 "algorithm": self.query_one("#algorithm", Choice).value,
-                "budget": whole_number(self.query_one("#budget", Input).value, "budget", 0, MAX_BUDGET),
+                "budget": budget(self.query_one("#budget", Input).value, MAX_BUDGET),
                 "temperature": decimal(self.query_one("#temperature", Input).value, "temperature", 0, 10),
                 "self_check": whole_number(self.query_one("#self_check", Input).value, "self-check", 0, MAX_TOKENS),
             }

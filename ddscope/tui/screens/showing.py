@@ -140,6 +140,7 @@ class Showing(SteeringActions, ArrangingActions, Moments):
             step_record=cursor.step_record if self.first is None else None,
             at=cursor.at,
             budget=view.budget if view is not None and view.budget is not None else None,
+            auto=view is not None and view.auto is not None,
             algorithm=(view.algorithm if view is not None else None) or self._algorithm(),
             connection=self.connection(),
             attached=self.session.attached,

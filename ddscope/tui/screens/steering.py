@@ -15,7 +15,9 @@ from ddscope.tui.screens.bench import Bench
 from ddscope.tui.screens.breakpoints import Breakpoints
 from ddscope.tui.screens.prompt import ALGORITHMS, NewPrompt, Params
 from ddscope.tui.screens.settings import Settings
+from ddscope.tui.widgets.tree import DraftTree
 
+DEFAULT_BUDGET = 15
 BUDGETS = (0, 3, 7, 15, 31, 63, 127, 255)
 TEMPERATURES = (0.0, 0.7, 1.0)
 
@@ -119,14 +121,22 @@ class SteeringActions(Bench):
 
         self.app.push_screen(Settings(self.params()), apply)
 
+    def _budget(self) -> int:
+        """The budget in force; of one that is auto, what was chosen for the step on the screen."""
+        budget = self.params().budget
+        if isinstance(budget, int):
+            return budget
+        view = self.query_one(DraftTree).view
+        return view.budget if view is not None and view.budget is not None else DEFAULT_BUDGET
+
     def action_budget_up(self) -> None:
         """The next larger budget of the round numbers of a binary tree."""
-        budget = self.params().budget
+        budget = self._budget()
         self._set(budget=next((b for b in BUDGETS if b > budget), min(budget * 2 + 1, 1023)))
 
     def action_budget_down(self) -> None:
         """The next smaller one, down to no tree at all."""
-        budget = self.params().budget
+        budget = self._budget()
         self._set(budget=next((b for b in reversed(BUDGETS) if b < budget), 0))
 
     def action_temperature(self) -> None:
@@ -162,7 +172,7 @@ def params_of(header: Header | None, request: Request | None) -> Params:
     algorithm = str(said.get("algorithm", params.algorithm)).lower()
     return Params(
         algorithm=algorithm if algorithm in ALGORITHMS else params.algorithm,
-        budget=_as(int, said.get("budget"), params.budget),
+        budget="auto" if said.get("budget") == "auto" else _as(int, said.get("budget"), params.budget),
         temperature=_as(float, said.get("temperature"), params.temperature),
         max_new_tokens=_as(int, said.get("max_new_tokens"), params.max_new_tokens),
         self_check=_as(int, said.get("self_check"), params.self_check),

@@ -29,6 +29,7 @@ class TitleView:
     model: str = ""
     algorithm: str = ""
     budget: int | None = None
+    auto: bool = False  # the engine chose the budget by itself
     hardware: str = ""
     attached: bool = False  # to servers that are not ours: which they are matters more than the model
     ranks: str = ""  # "2 ranks"; "" for one
@@ -106,8 +107,9 @@ class TitleBar(Widget):
 
 def title_parts(view: TitleView, palette: Palette) -> list[Part]:
     """The parts of a title in their order; weights say what survives a narrow screen."""
-    algorithm = " ".join(filter(None, [view.algorithm, f"budget {view.budget}" if view.budget is not None else ""]))
-    short = " ".join(filter(None, [view.algorithm, f"b={view.budget}" if view.budget is not None else ""]))
+    budget = "" if view.budget is None else f"auto {view.budget}" if view.auto else f"{view.budget}"
+    algorithm = " ".join(filter(None, [view.algorithm, budget and f"budget {budget}"]))
+    short = " ".join(filter(None, [view.algorithm, budget and f"b={budget}"]))
     parts = [
         Part((((" ddscope ", palette.badge),), ((" dd ", palette.badge),)), 90, gap=0),
         Part(_foreign(view.source, palette.muted, 28), 58 if view.attached else 10, gap=2),

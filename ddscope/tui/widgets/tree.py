@@ -174,6 +174,8 @@ class DraftTree(LinePane):
         said = f"Tree · {foreign.line(view.rid)} · step {view.step:,}"
         if view.accepted is not None and len(view.nodes) > 1:
             said += f" · {view.accepted} of {len(view.nodes) - 1:,} accepted"
+        if view.auto is not None:
+            said += f" · {view.auto.emitted - 1:.1f} expected in {view.auto.us / 1000:.3g} ms"
         self.border_title = Content(said)
         taken, left = ("✓", "·") if self.outline else ("━", "─")
         self.border_subtitle = Content.assemble(

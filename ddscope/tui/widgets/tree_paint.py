@@ -142,7 +142,9 @@ def notes(view: TreeView, bare_reason: str = "") -> list[tuple[str, bool]]:
         said.append((bare_reason or "This step's record holds no tree: the source told none.", False))
     elif len(view.nodes) == 1:
         budget = " (budget 0)" if view.budget == 0 else ""
-        said.append((f"Nothing was drafted{budget}: plain decoding, the target alone chose the next token.", False))
+        plain = f"Nothing was drafted{budget}: plain decoding, the target alone chose the next token."
+        auto = "The budget is auto, and nothing drafted was likely enough to pay for its verify."
+        said.append((plain if view.auto is None else auto, False))
     if not view.path_known and len(view.nodes) > 1:
         bonus = f" The bonus is {view.bonus.text}." if view.bonus is not None else ""
         said.append((f"The source did not say what was accepted, so no node has a verdict.{bonus}", False))
