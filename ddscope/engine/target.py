@@ -32,6 +32,20 @@ class Forward:
     hidden: list[Tensor]
 
 
+def load_target_tensors(folder: Path, config: TargetConfig) -> dict[str, Tensor]:
+    """All tensors of a target's folder, as in the file. Raises EngineError when they do not fit its configuration."""
+    stack = config.stack
+    expected = {
+        "model.embed_tokens.weight": (stack.vocab, stack.hidden),
+        "model.norm.weight": (stack.hidden,),
+        **layer_shapes(stack, "model."),
+    }
+    if not config.tied:
+        expected["lm_head.weight"] = (stack.vocab, stack.hidden)
+    buffers = [f"model.layers.{i}.self_attn.rotary_emb.inv_freq" for i in range(stack.layers)]
+    return load_tensors(folder, expected, ignore=["lm_head.weight", *buffers])
+
+
 class Target:
     """Weights and forward pass. It holds no state of a sequence: that is the cache."""
 
@@ -51,17 +65,7 @@ class Target:
     def load(cls, folder: Path, dtype: torch.dtype, device: torch.device) -> Target:
         """From a folder in Hugging Face's layout. Raises EngineError when it does not fit."""
         config = read_target_config(folder)
-        stack = config.stack
-        expected = {
-            "model.embed_tokens.weight": (stack.vocab, stack.hidden),
-            "model.norm.weight": (stack.hidden,),
-            **layer_shapes(stack, "model."),
-        }
-        if not config.tied:
-            expected["lm_head.weight"] = (stack.vocab, stack.hidden)
-        buffers = [f"model.layers.{i}.self_attn.rotary_emb.inv_freq" for i in range(stack.layers)]
-        tensors = load_tensors(folder, expected, ignore=["lm_head.weight", *buffers])
-        return cls(config, Weights(tensors, dtype, device))
+        return cls(config, Weights(load_target_tensors(folder, config), dtype, device))
 
     def embed(self, ids: Sequence[int]) -> Tensor:
         """[n, hidden] rows of the embedding."""

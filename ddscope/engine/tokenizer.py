@@ -49,9 +49,19 @@ class Tokenizer:
         Without a chat template: of the prompt itself, with the tokenizer's own special tokens.
         Raises EngineError when the template does.
         """
-        if self._template is None:
+        text = self.chat_text(prompt)
+        if text is None:
             return list(self._tokenizer.encode(prompt, add_special_tokens=True).ids)
-        return self.encode(_render(self._template, prompt, self._special("bos_token"), self._special("eos_token")))
+        return self.encode(text)
+
+    def chat_text(self, prompt: str) -> str | None:
+        """A user's message in the model's chat template, special tokens spelled out; None without a template.
+
+        Raises EngineError when the template does.
+        """
+        if self._template is None:
+            return None
+        return _render(self._template, prompt, self._special("bos_token"), self._special("eos_token"))
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes a token stands for; they may be part of a character. Empty for an id outside the vocabulary."""

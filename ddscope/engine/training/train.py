@@ -1,0 +1,291 @@
+"""The command `train`: batches → the target's features → blocks at random and on-policy anchors → one drafter.
+
+The loop asks the device for nothing but the figures of the log, every --log-every steps.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ddscope.engine.errors import EngineError
+from ddscope.engine.training.anchors import (
+    accepted_lengths,
+    after_rejection,
+    block_bias,
+    cut_blocks,
+    random_anchors,
+)
+from ddscope.engine.training.batches import Batches
+from ddscope.engine.training.checkpoint import Checkpoint, Run
+from ddscope.engine.training.common import Place, TargetFolder, draws, find_target
+from ddscope.engine.training.export import export
+from ddscope.engine.training.forward import BatchTarget
+from ddscope.engine.training.loss import Soft, depth_weights, head_loss, target_soft
+from ddscope.engine.training.model import DrafterModule
+from ddscope.engine.training.options import TrainOptions
+from ddscope.engine.training.progress import Progress
+from ddscope.engine.training.shape import drafter_shape
+from ddscope.engine.training.shards import DataFolder
+
+_SOFT_ROWS = 4096
+"""Positions whose target logits exist at once."""
+
+
+class Stopped(EngineError):
+    """Training was asked to stop and has saved its state."""
+
+
+def train(options: TrainOptions, progress: Progress, command: str = "") -> Path:
+    """Run the command; the drafter's folder comes back. Raises EngineError for whatever stands in its way."""
+    place = Place.of(options.device, options.dtype)
+    target = find_target(options.target, progress)
+    data = DataFolder.open(options.data)
+    if data.made.get("fingerprint") not in (None, target.fingerprint):
+        raise EngineError(f"{options.data} was written by another target, {data.made.get('target')}")
+    config = drafter_shape(options, target.config)
+    run = Run(options.run, _decisive(options, target, place, data))
+    progress.at("Loading", 0, 1)
+    batches = Batches(data.read_all(), options.batch, options.max_tokens, options.seed, place.device)
+    model = BatchTarget.load(target.folder, place.dtype, place.device)
+    drafter = DrafterModule(config, batches.widest + config.block_size, place.device)
+    trainer = Trainer(options, model, drafter, batches)
+    saved = run.load(place.device)
+    if saved is not None:
+        trainer.restore(saved)
+    trainer.run(run, progress)
+    facts = _facts(options, target, data, trainer, run, command)
+    return export(options.run / "drafter", drafter, target, facts, options.data)
+
+
+class Trainer:
+    """One drafter in training. `step` counts optimizer steps; a batch is good for `passes` of them."""
+
+    def __init__(self, options: TrainOptions, target: BatchTarget, drafter: DrafterModule, batches: Batches) -> None:
+        self.options, self.target, self.drafter, self.batches = options, target, drafter, batches
+        self.step = 0
+        self.seconds = 0.0
+        if options.start_from is not None:
+            drafter.load(options.start_from)
+        else:
+            drafter.initialise(options.seed)
+        self.optimizer = _optimizer(options, drafter, target.device)
+        self._weights = depth_weights(drafter.config.block_size, options.decay, target.device)
+        self._sums = torch.zeros(5, device=target.device)  # loss, accepted, first right; accepted on policy, its count
+        self._summed = 0
+
+    def restore(self, saved: Checkpoint) -> None:
+        """Go on where a checkpoint was made. Raises EngineError when it is of another shape."""
+        try:
+            self.drafter.load_state_dict(saved.model)
+            self.optimizer.load_state_dict(saved.optimizer)
+        except (RuntimeError, ValueError) as error:
+            raise EngineError(f"The checkpoint does not fit this drafter: {str(error).splitlines()[0]}") from None
+        self.step, self.seconds = saved.step, saved.seconds
+
+    def state(self) -> Checkpoint:
+        """What `restore` takes."""
+        return Checkpoint(self.step, self.seconds, self.drafter.state_dict(), self.optimizer.state_dict())
+
+    def run(self, run: Run, progress: Progress) -> None:
+        """Train to the end. On SIGINT or SIGTERM the state is saved and Stopped is raised."""
+        options = self.options
+        began = time.monotonic() - self.seconds
+        with _Interrupts() as asked:
+            while (share := self._done()) < 1:
+                self.train_batch(share)
+                self.seconds = time.monotonic() - began
+                if self._crossed(options.log_every):
+                    line = self._report()
+                    run.note(line)
+                    note = f"loss {line['loss']:.3f}  chain τ {line['tau']:.3f}"
+                    if options.seconds is None:
+                        progress.at("Training steps", self.step, options.steps, note)
+                    else:
+                        progress.at("Training seconds", self.seconds, options.seconds, f"step {self.step:,}  {note}")
+                if asked.is_set() or self._crossed(options.checkpoint_every):
+                    run.save(self.state())
+                if asked.is_set():
+                    raise Stopped(f"Stopped after {self.step:,} steps; the same command goes on from there")
+        run.save(self.state())
+
+    def train_batch(self, share: float) -> None:
+        """All passes over the next batch; share: of the training that is done, which decides the learning rate."""
+        options = self.options
+        number = self.step // options.passes
+        ids, lengths, prompts = self.batches.batch(number)
+        generator = draws(self.target.device, options.seed, "anchors", number)
+        features, soft = self._read(ids)
+        anchors = random_anchors(prompts, lengths, options.anchors, generator)
+        follow = round(options.on_policy * options.anchors)
+        for turn in range(options.passes):
+            accepted = self._optimize(ids, lengths, anchors, features, soft, self._rate(share))
+            if turn:
+                self._sums[3] += accepted[:, :follow].sum()
+                self._sums[4] += accepted[:, :follow].numel()
+            self.step += 1
+            fresh = random_anchors(prompts, lengths, options.anchors, generator)
+            onward = after_rejection(anchors, accepted, lengths, fresh)
+            anchors = torch.cat([onward[:, :follow], fresh[:, follow:]], dim=1)
+
+    def _read(self, ids: Tensor) -> tuple[Tensor, Soft | None]:
+        """The target's features [B, L, layers × hidden], and where asked for its distribution after every token."""
+        with torch.no_grad():
+            out = self.target.read(ids, self.drafter.config.target_layer_ids)
+            if not self.options.kl:
+                return out.captured, None
+            rows = torch.split(out.last.flatten(0, 1), _SOFT_ROWS)
+            parts = [target_soft(self.target.logits(piece), self.options.kl_topk) for piece in rows]
+            shape = (*ids.shape, -1)
+            return out.captured, Soft(
+                torch.cat([part.ids for part in parts]).view(shape),
+                torch.cat([part.probabilities for part in parts]).view(shape),
+            )
+
+    def _optimize(
+        self, ids: Tensor, lengths: Tensor, anchors: Tensor, features: Tensor, soft: Soft | None, rate: float
+    ) -> Tensor:
+        """One optimizer step; [B, A] accepted drafted tokens come back."""
+        target, config = self.target, self.drafter.config
+        block = config.block_size
+        blocks = cut_blocks(ids, lengths, anchors, block, config.mask_token_id)
+        bias = block_bias(anchors, ids.shape[1], block, target.dtype)
+        with torch.autocast(target.device.type, torch.bfloat16, enabled=target.device.type == "cuda"):
+            context = self.drafter.context(features, torch.arange(ids.shape[1], device=ids.device)[None])
+            hidden = self.drafter(F.embedding(blocks.rows, target.embedding), blocks.positions, context, bias)
+        drafted = hidden.view(*anchors.shape, block, -1)[:, :, 1:]
+        weights = self._weights * blocks.valid
+        loss, chosen = head_loss(
+            drafted.flatten(0, 2),
+            target.head,
+            blocks.labels.flatten(),
+            weights.flatten(),
+            _soft_of(soft, blocks.positions.view(*anchors.shape, block), ids.shape[1]),
+            self.options.kl,
+        )
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self.options.clip:
+            torch.nn.utils.clip_grad_norm_(self.drafter.parameters(), self.options.clip)
+        self.optimizer.step()
+        chosen = chosen.view_as(blocks.labels)
+        accepted = accepted_lengths(chosen, blocks.labels, blocks.valid)
+        self._sums[0] += loss.detach()
+        self._sums[1] += accepted.float().mean()
+        self._sums[2] += (accepted > 0).float().mean()
+        self._summed += 1
+        return accepted
+
+    def _rate(self, share: float) -> float:
+        """Learning rate: linear warm-up, then a cosine down to final_lr of the peak."""
+        options = self.options
+        warm = min(1.0, (self.step + 1) / options.warmup) if options.warmup else 1.0
+        cosine = 0.5 * (1 + math.cos(math.pi * share))
+        return options.lr * warm * (options.final_lr + (1 - options.final_lr) * cosine)
+
+    def _done(self) -> float:
+        """Share of the training that is done."""
+        if self.options.seconds is not None:
+            return self.seconds / self.options.seconds
+        return self.step / self.options.steps
+
+    def _crossed(self, every: int) -> bool:
+        """Whether the last batch's passes went over a multiple of `every`."""
+        return self.step // every > (self.step - self.options.passes) // every
+
+    def _report(self) -> dict[str, Any]:
+        """Means since the last report, as a line of the log. Raises EngineError when the loss is no number any more."""
+        loss, accepted, first, on_policy, count = self._sums.tolist()
+        steps, self._summed = self._summed, 0
+        self._sums.zero_()
+        if not math.isfinite(loss):
+            raise EngineError(
+                f"The loss is {loss} at step {self.step:,}: try a smaller --lr; the last checkpoint is kept"
+            )
+        line = {"step": self.step, "seconds": round(self.seconds, 2), "loss": loss / steps, "tau": 1 + accepted / steps}
+        line |= {"first": first / steps, "lr": self.optimizer.param_groups[0]["lr"]}
+        return line | ({"tau_on_policy": 1 + on_policy / count} if count else {})
+
+
+def _soft_of(soft: Soft | None, positions: Tensor, columns: int) -> Soft | None:
+    """Rows of the target's distribution that belong to the drafted rows at positions [B, A, block], anchors first."""
+    if soft is None:
+        return None
+    # The token at a position is predicted after the one before it.
+    before = (positions[:, :, 1:] - 1).clamp(max=columns - 1).flatten(1)
+    at = before[:, :, None].expand(-1, -1, soft.ids.shape[-1])
+    return Soft(soft.ids.gather(1, at).flatten(0, 1), soft.probabilities.gather(1, at).flatten(0, 1))
+
+
+def _optimizer(options: TrainOptions, drafter: DrafterModule, device: torch.device) -> torch.optim.AdamW:
+    matrices = [weight for weight in drafter.parameters() if weight.ndim > 1]
+    vectors = [weight for weight in drafter.parameters() if weight.ndim <= 1]
+    groups = [{"params": matrices, "weight_decay": options.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=options.lr, betas=(0.9, 0.95), fused=device.type == "cuda")
+
+
+def _decisive(options: TrainOptions, target: TargetFolder, place: Place, data: DataFolder) -> dict[str, Any]:
+    """All that decides a run's course. Paths are none of it, nor how often something is logged or saved."""
+    free = {"target", "data", "run", "device", "dtype", "start_from", "log_every", "checkpoint_every", "max_megabytes"}
+    chosen = {name: value for name, value in asdict(options).items() if name not in free}
+    return {
+        **chosen,
+        "start_from": None if options.start_from is None else options.start_from.resolve().name,
+        "target": target.fingerprint,
+        "device": place.device.type,
+        "dtype": place.dtype_name,
+        "conversations": data.count("sequences"),
+        "tokens": data.count("tokens"),
+    }
+
+
+def _facts(
+    options: TrainOptions, target: TargetFolder, data: DataFolder, trainer: Trainer, run: Run, command: str
+) -> dict[str, Any]:
+    """What a model card should say about how a drafter was made."""
+    log = run.log()
+    return {
+        "command": command,
+        "target": target.name,
+        "data": {
+            "sequences": data.count("sequences"),
+            "tokens": data.count("tokens"),
+            "command": data.command,
+            **data.made,
+        },
+        "start": None if options.start_from is None else options.start_from.resolve().name,
+        "options": {name: value for name, value in asdict(options).items() if not isinstance(value, Path)},
+        "steps": trainer.step,
+        "seconds": round(trainer.seconds, 1),
+        "epochs": round(trainer.step / options.passes / trainer.batches.per_epoch, 2),
+        "machine": torch.cuda.get_device_name() if trainer.target.device.type == "cuda" else "CPU",
+        "torch": torch.__version__,
+        "last": log[-1] if log else {},
+    }
+
+
+class _Interrupts:
+    """Turns SIGINT and SIGTERM into an event, so that a batch is finished and saved. Nothing off the main thread."""
+
+    def __enter__(self) -> threading.Event:
+        self._event = threading.Event()
+        self._old: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._old[number] = signal.signal(number, lambda *_: self._event.set())
+        return self._event
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
