@@ -9,13 +9,13 @@ import contextlib
 import os
 import signal
 import subprocess
-import threading
 from collections.abc import Callable
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 from ddscope.remote.agent import payload, python_on, starter
 from ddscope.remote.host import Host, HostError
-from ddscope.sources.lines import LONGEST, LogLines, priority_of, stamp_of
+from ddscope.sources.lines import LineCutter, LogLines, LogSource
+from ddscope.sources.threaded import Backoff
 
 BACKOFF_S = (0.5, 10.0)
 READ = 1 << 18
@@ -34,56 +34,34 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-class _Lines:
+class _Lines(LogSource):
     """What both have: a thread that runs a process there again and again, lines cut from its bytes."""
 
     def __init__(self, host: Host, what: str, name: str, sink: Callable[[bytes], object]) -> None:
-        self.state: Literal["connecting", "connected", "lost"] = "connecting"
-        self.reason = f"Waiting for {what} on {host.name}."
         self.host = host
         self._what = what
         self._lines = LogLines(f"log/{name}", sink)
-        self._unit = name
-        self._rest = b""
-        self._stamp: int | None = None
+        super().__init__(self._lines.src, f"Lines of {what}", f"Waiting for {what} on {host.name}.")
+        self._cutter = LineCutter(self._lines, name)
         self._told_lost = False
-        self._stopped = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
-        self._thread: threading.Thread | None = None
 
-    @property
-    def received(self) -> int:
-        """Records handed on."""
-        return self._lines.received
-
-    def start(self) -> None:
-        """Begin in the background."""
-        self._thread = threading.Thread(target=self._run, name=f"source {self._lines.src}", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End; what has no newline yet is told as partial."""
-        self._stopped.set()
+    def _wake(self) -> None:
         process = self._process
         if process is not None:
             _kill(process)
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
 
-    def _run(self) -> None:
-        wait = BACKOFF_S[0]
-        try:
-            while not self._stopped.is_set():
-                before = self._lines.received
-                try:
-                    self._once()
-                except HostError as problem:
-                    self._lost(str(problem), certain=False)
-                wait = BACKOFF_S[0] if self._lines.received > before else min(wait * 2, BACKOFF_S[1])
-                self._stopped.wait(wait)
-            self._finish()
-        except Exception as error:  # the sink could not take it
-            self.state, self.reason = "lost", f"Lines of {self._what} cannot be kept: {error}"
+    def _work(self) -> None:
+        """Until it is stopped; what has no newline then is told as partial."""
+        backoff = Backoff(*BACKOFF_S)
+        while not self._stopped.is_set():
+            before = self._lines.received
+            try:
+                self._once()
+            except HostError as problem:
+                self._lose(str(problem))
+            self._stopped.wait(backoff.after(self._lines.received > before))
+        self._finish()
 
     def _once(self) -> None:
         raise NotImplementedError
@@ -119,34 +97,18 @@ class _Lines:
         return said[-1].strip() if said else ""
 
     def _take(self, data: bytes) -> None:
-        *lines, rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            self._tell(line.removesuffix(b"\r"), ended=True)
-        whole = len(rest) // LONGEST * LONGEST
-        if whole:
-            self._tell(rest[:whole], ended=False)
-        self._rest = rest[whole:]
+        self._cutter.take(data)
         self.state, self.reason, self._told_lost = "connected", "", False
         self._lines.flush()
 
-    def _tell(self, line: bytes, *, ended: bool) -> None:
-        self._stamp = stamp_of(line) or self._stamp
-        priority = priority_of(line)
-        while len(line) > LONGEST:
-            self._lines.log(line[:LONGEST], t=self._stamp, unit=self._unit, priority=priority, partial=True)
-            line, priority = line[LONGEST:], None
-        self._lines.log(line, t=self._stamp, unit=self._unit, priority=priority, partial=not ended)
-
     def _finish(self) -> None:
-        if self._rest:
-            self._tell(self._rest, ended=False)
-            self._rest = b""
+        self._cutter.finish()
         self._lines.flush()
 
-    def _lost(self, reason: str, *, certain: bool) -> None:
-        """certain: something may be missing now; otherwise it goes on where it was."""
-        self.state, self.reason = "lost", reason
-        if certain and not self._told_lost:
+    def _missing(self, reason: str) -> None:
+        """It is lost, and nobody knows what was missed; where it goes on where it was, `_lose` does."""
+        self._lose(reason)
+        if not self._told_lost:
             self._told_lost = True
             self._finish()
             self._lines.gap("disconnected")
@@ -172,10 +134,9 @@ class RemoteFile(_Lines):
         finally:
             said = self._end(process)
         if not self._stopped.is_set():
-            self.state = "lost"
             lost = not self.host.connected
             why = f"The connection to {self.host.name} was lost" if lost else f"{said or 'It ended'}"
-            self.reason = f"{why.rstrip('.')}; {self._what} goes on where it was."
+            self._lose(f"{why.rstrip('.')}; {self._what} goes on where it was.")
 
     def _frame(self, out: IO[bytes]) -> bool:
         head = out.readline().split(b" ", 3)
@@ -218,8 +179,7 @@ class CommandLines(_Lines):
         if self._stopped.is_set():
             return
         if not self.host.connected:
-            why = f"The connection to {self.host.name} was lost; what {self._what} printed is missing."
-            self._lost(why, certain=True)
+            self._missing(f"The connection to {self.host.name} was lost; what {self._what} printed is missing.")
         else:
             words = f": {said}" if said else ""
-            self._lost(f"{self._what} ended with status {status}{words}; it is started again.", certain=True)
+            self._missing(f"{self._what} ended with status {status}{words}; it is started again.")

@@ -14,19 +14,19 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from ddscope.sources.errors import SourceError
 from ddscope.sources.intake import Intake, Names
+from ddscope.sources.threaded import Backoff, Woken
 from ddscope.sources.trust import check_peer, check_socket, trusted
 
 READ = 1 << 20
 BACKOFF_S = (0.05, 2.0)
 SEND_TIMEOUT_S = 2.0
 MAX_PENDING = 1000
-State = Literal["connecting", "connected", "lost"]
 
 
 class SocketCounters(NamedTuple):
@@ -41,8 +41,8 @@ class SocketCounters(NamedTuple):
     connections: int
 
 
-class SocketSource:
-    """Records of one engine. `state`: connecting (not connected yet), connected or lost; `reason`: why, in a sentence.
+class SocketSource(Woken):
+    """Records of one engine.
 
     Connected is an engine that has said something on this connection, as every emitter does at once: its header, or
     the answer to a hello.
@@ -61,8 +61,7 @@ class SocketSource:
         names: Names | None = None,
     ) -> None:
         self.path = Path(path)
-        self.state: State = "connecting"
-        self.reason = f"Waiting for {self.path}."
+        super().__init__(self.path.name, f"Records of {self.path}", f"Waiting for {self.path}.")
         self._sink = sink
         self.lost_at: float | None = None
         self._uids = trusted(uid)
@@ -72,32 +71,12 @@ class SocketSource:
         self._sock: socket.socket | None = None
         self._sending = threading.Lock()
         self._pending: deque[bytes] = deque()
-        self._stop_r, self._stop_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
 
     @property
     def counters(self) -> SocketCounters:
         """What came so far."""
         i = self._intake
         return SocketCounters(self._bytes, i.received, i.dropped, i.repeated, i.malformed, self._connections)
-
-    def start(self) -> None:
-        """Connect, and keep connected, in the background."""
-        self._thread = threading.Thread(target=self._run, name=f"source {self.path.name}", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Disconnect and end the thread. What the sink got last is all it gets."""
-        self._stopped.set()
-        with contextlib.suppress(OSError):
-            os.write(self._stop_w, b"s")
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
-        for fd in (self._stop_r, self._stop_w):
-            with contextlib.suppress(OSError):
-                os.close(fd)
-        self._stop_r = self._stop_w = -1
 
     def send(self, command: str, args: dict[str, Any], by: str = "viewer") -> None:
         """Give the engine a command, at the latest when it is first connected. Raises SourceError when it is lost."""
@@ -118,33 +97,25 @@ class SocketSource:
                 sock.shutdown(socket.SHUT_RDWR)  # half a line may be out; the reading side reconnects
             raise SourceError(f"The engine at {self.path} took no command: {e.strerror or e}.") from None
 
-    def _run(self) -> None:
-        wait = BACKOFF_S[0]
+    def _work(self) -> None:
+        backoff = Backoff(*BACKOFF_S)
         while not self._stopped.is_set():
+            before = self._bytes
             try:
                 sock = self._connect()
             except (OSError, SourceError) as e:
                 self.reason = str(e) if isinstance(e, SourceError) else f"No engine at {self.path}: {e.strerror or e}."
-                self._stopped.wait(wait)
-                wait = min(wait * 2, BACKOFF_S[1])
-                continue
-            before = self._bytes
-            try:
-                self._serve(sock)
-            except OSError as e:
-                self._lost(f"The connection to {self.path} broke: {e.strerror or e}.")
-            except Exception as e:  # the sink could not take it: nothing can be done here but say so and stop reading
-                self._lost(f"Records of {self.path} cannot be kept: {e}")
-                return
-            finally:
-                with self._sending:
-                    self._sock = None
-                sock.close()
-            if self._bytes > before:
-                wait = BACKOFF_S[0]
-            else:  # a forwarded socket takes connections also when nobody is at its other end
-                self._stopped.wait(wait)
-                wait = min(wait * 2, BACKOFF_S[1])
+            else:
+                try:
+                    self._serve(sock)
+                except OSError as e:
+                    self._lose(f"The connection to {self.path} broke: {e.strerror or e}.")
+                finally:
+                    with self._sending:
+                        self._sock = None
+                    sock.close()
+            # A forwarded socket takes connections also when nobody is at its other end: that is a try in vain, too.
+            self._stopped.wait(backoff.after(self._bytes > before))
 
     def _connect(self) -> socket.socket:
         check_socket(self.path, self._uids)
@@ -166,7 +137,7 @@ class SocketSource:
                 self._send(sock, self._pending.popleft())
         poll = select.poll()
         poll.register(sock, select.POLLIN)
-        poll.register(self._stop_r, select.POLLIN)
+        poll.register(self._woken, select.POLLIN)
         rest, heard = b"", False
         self.reason = f"{self.path} took the connection and has said nothing yet."
         while not self._stopped.is_set():
@@ -177,7 +148,7 @@ class SocketSource:
             except (BlockingIOError, InterruptedError):
                 continue
             if not data:
-                self._lost(f"The engine at {self.path} closed the connection.")
+                self._lose(f"The engine at {self.path} closed the connection.")
                 return
             if not heard:  # only now: a forwarded socket takes connections also when nobody is at its other end
                 heard = True
@@ -189,7 +160,7 @@ class SocketSource:
             if batch:
                 self._sink(batch)
 
-    def _lost(self, reason: str) -> None:
+    def _lose(self, reason: str) -> None:
         if self.state != "lost":  # nobody at the other end of a forwarded socket loses nothing anew
             self.lost_at = time.monotonic()
-        self.state, self.reason = "lost", reason
+        super()._lose(reason)

@@ -10,13 +10,13 @@ import contextlib
 import os
 import select
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
 from ddscope.sources.export import Entry, ExportError, ExportParser
-from ddscope.sources.lines import LogLines
+from ddscope.sources.lines import LogLines, LogSource
+from ddscope.sources.threaded import Backoff, Woken
 
 FIELDS = (
     "MESSAGE", "PRIORITY", "_PID", "SYSLOG_PID", "SYSLOG_IDENTIFIER", "_COMM", "_SYSTEMD_UNIT", "UNIT", "_LINE_BREAK",
@@ -58,8 +58,8 @@ class _Resume:
         return not self._since or (_int(entry.get(b"__REALTIME_TIMESTAMP")) or self._since) >= self._since
 
 
-class JournalSource:
-    """Records of one unit's journal. `state` is connecting, connected or lost; `reason` says why, in a sentence.
+class JournalSource(Woken, LogSource):
+    """Records of one unit's journal.
 
     unit: as systemd names it. sink: gets batches of whole encoded lines, on this source's thread. last: how many of the
     entries that are there already are told, or "all". cursor: begin after this entry instead. command: journalctl, with
@@ -86,40 +86,14 @@ class JournalSource:
         self._match = [f"--unit={unit}"] if match is None else list(match)
         self._there = there
         self._host = host
-        self.state: Literal["connecting", "connected", "lost"] = "connecting"
-        self.reason = f"Waiting for the journal of {unit}."
         self.cursor = cursor
         self._lines = LogLines(f"journal/{name or unit}", sink)
+        super().__init__(self._lines.src, f"The journal of {unit}", f"Waiting for the journal of {unit}.")
         self._last = last
         self._command = list(command)
         self._time = 0  # of the last entry handed on
         self._said: list[str] = []
         self._told_lost = False
-        self._stop_r, self._stop_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    @property
-    def received(self) -> int:
-        """Records handed on."""
-        return self._lines.received
-
-    def start(self) -> None:
-        """Follow the journal in the background."""
-        self._thread = threading.Thread(target=self._run, name=f"source {self._lines.src}", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End journalctl and the thread."""
-        self._stopped.set()
-        with contextlib.suppress(OSError):
-            os.write(self._stop_w, b"s")
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
-        for fd in (self._stop_r, self._stop_w):
-            with contextlib.suppress(OSError):
-                os.close(fd)
-        self._stop_r = self._stop_w = -1
 
     def arguments(self) -> list[str]:
         """The command as it is run. It asks for the cursor's own entry, too: that coming first, the cursor is good."""
@@ -129,17 +103,13 @@ class JournalSource:
             return [*command, f"--lines={self._last}"]
         return [*command, "--lines=all", f"--cursor={self.cursor}"]
 
-    def _run(self) -> None:
-        wait = BACKOFF_S[0]
-        try:
-            while not self._stopped.is_set():
-                before = self._lines.received
-                if not self._once():
-                    return
-                wait = BACKOFF_S[0] if self._lines.received > before else min(wait * 2, BACKOFF_S[1])
-                self._stopped.wait(wait)
-        except Exception as error:  # the sink could not take it
-            self.state, self.reason = "lost", f"The journal of {self.unit} cannot be kept: {error}"
+    def _work(self) -> None:
+        backoff = Backoff(*BACKOFF_S)
+        while not self._stopped.is_set():
+            before = self._lines.received
+            if not self._once():
+                return
+            self._stopped.wait(backoff.after(self._lines.received > before))
 
     def _once(self) -> bool:
         """Run journalctl until it ends, for whatever reason. False when there is no use in another try."""
@@ -184,7 +154,7 @@ class JournalSource:
         if self.cursor is None:
             self._lost(reason)
         else:
-            self.state, self.reason = "lost", reason
+            self._lose(reason)
 
     def _no_journalctl(self) -> str:
         return f"{self._command[0]} is not on {self._host}; use --log-file for a server without systemd."
@@ -195,7 +165,7 @@ class JournalSource:
         out, err = process.stdout.fileno(), process.stderr.fileno()
         resume, parser = _Resume(self.cursor, self._time), ExportParser()
         poll = select.poll()
-        for fd in (out, err, self._stop_r):
+        for fd in (out, err, self._woken):
             poll.register(fd, select.POLLIN)
         quiet_since: float | None = time.monotonic()
         while not self._stopped.is_set():
@@ -263,8 +233,8 @@ class JournalSource:
             self._lines.flush()
             self.cursor, self._last = None, "all"
         elif self.cursor is not None and not self._said:
-            self.state = "lost"  # the cursor says where to go on: nothing is missing
-            self.reason = f"{self._command[0]} ended with status {status}; it is started again."
+            # The cursor says where to go on: nothing is missing.
+            self._lose(f"{self._command[0]} ended with status {status}; it is started again.")
         else:
             self._lost(self._why(status))
 
@@ -304,7 +274,7 @@ class JournalSource:
 
     def _lost(self, reason: str) -> None:
         """It cannot be followed now: say so, and once in the trace, too."""
-        self.state, self.reason = "lost", reason
+        self._lose(reason)
         if not self._told_lost:
             self._told_lost = True
             hidden = any(words in " ".join(self._said) for words in HIDDEN)

@@ -1,4 +1,4 @@
-"""From the bytes of a log to encoded `log` records with their own source and gapless seq. No file, no thread."""
+"""From the bytes of a log to encoded `log` records with their own source and gapless seq. No file, no process."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from ddscope.model import Gap, Log, Raw64, Text
+from ddscope.sources.threaded import Threaded
 from ddscope.trace import encode
 
 LONGEST = 48 * 1024
@@ -111,3 +112,51 @@ class LogLines:
         if self._batch:
             batch, self._batch = b"".join(self._batch), []
             self._sink(batch)
+
+
+class LogSource(Threaded):
+    """A source of the records of one log, which `_lines` makes."""
+
+    _lines: LogLines
+
+    @property
+    def received(self) -> int:
+        """Records handed on."""
+        return self._lines.received
+
+
+class LineCutter:
+    """Bytes, however they come, to records: lines, in pieces where they are long. `rest` is a line that has begun.
+
+    A line without a time of its own (of a traceback) has the last one's.
+    """
+
+    def __init__(self, lines: LogLines, unit: str) -> None:
+        self.rest = b""
+        self._lines = lines
+        self._unit = unit
+        self._stamp: int | None = None
+
+    def take(self, data: bytes) -> None:
+        """More bytes."""
+        *lines, rest = (self.rest + data).split(b"\n")
+        for line in lines:
+            self._tell(line.removesuffix(b"\r"), ended=True)
+        whole = len(rest) // LONGEST * LONGEST
+        if whole:
+            self._tell(rest[:whole], ended=False)
+        self.rest = rest[whole:]
+
+    def finish(self) -> None:
+        """Nothing more will come of the line that has begun: it is told as partial."""
+        if self.rest:
+            self._tell(self.rest, ended=False)
+            self.rest = b""
+
+    def _tell(self, line: bytes, *, ended: bool) -> None:
+        self._stamp = stamp_of(line) or self._stamp
+        priority = priority_of(line)
+        while len(line) > LONGEST:
+            self._lines.log(line[:LONGEST], t=self._stamp, unit=self._unit, priority=priority, partial=True)
+            line, priority = line[LONGEST:], None
+        self._lines.log(line, t=self._stamp, unit=self._unit, priority=priority, partial=not ended)

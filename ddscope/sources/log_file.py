@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import os
 import stat
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
-from ddscope.sources.lines import LONGEST, LogLines, priority_of, stamp_of
+from ddscope.sources.lines import LineCutter, LogLines, LogSource
 
 LOOK_S = 0.1
 UNFINISHED_S = 1.0  # a line without its end is told after so long, as partial: it may be somebody's last words
@@ -25,15 +23,14 @@ MARK = 64  # bytes before our place that must still be the same, else the file w
 class _Open:
     """One opened file: its place, the line that has begun, when to let go of it."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, cutter: LineCutter) -> None:
         info = os.fstat(fd)
         self.fd = fd
         self.id = (info.st_dev, info.st_ino)
         self.at = 0
-        self.rest = b""
+        self.cutter = cutter
         self.rest_since = 0.0
         self.until = float("inf")
-        self.stamp: int | None = None
         self._mark = b""
 
     def begin_at(self, offset: int) -> None:
@@ -54,8 +51,8 @@ class _Open:
         return os.pread(self.fd, len(self._mark), self.at - len(self._mark)) != self._mark
 
 
-class LogFileSource:
-    """Records of one log file. `state` is connecting (not there yet), connected or lost; `reason` says why.
+class LogFileSource(LogSource):
+    """Records of one log file.
 
     path: the file; it may come later, be rotated or truncated. sink: gets batches of whole encoded lines, on this
     source's thread. last: how many lines that are there already are told (None: all). name: instead of the file's own,
@@ -71,45 +68,24 @@ class LogFileSource:
         name: str | None = None,
     ) -> None:
         self.path = Path(path)
-        self.state: Literal["connecting", "connected", "lost"] = "connecting"
-        self.reason = f"{self.path} is not there yet."
         self._lines = LogLines(f"log/{name or self.path.name}", sink)
+        super().__init__(self._lines.src, f"Lines of {self.path}", f"{self.path} is not there yet.")
         self._last = last
         self._file: _Open | None = None
         self._old: _Open | None = None
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
 
-    @property
-    def received(self) -> int:
-        """Records handed on."""
-        return self._lines.received
-
-    def start(self) -> None:
-        """Follow the file in the background."""
-        self._thread = threading.Thread(target=self._run, name=f"source {self._lines.src}", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Read to the end, tell what is left without a newline as partial, and end the thread."""
-        self._stopped.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            stopping = False
-            while not stopping:
-                stopping = self._stopped.is_set()  # before looking: what was written before `stop` is still told
-                while self.look():
-                    pass
-                self._stopped.wait(LOOK_S)
-            for file in (self._old, self._file):
-                if file is not None:
-                    self._close(file)
-            self._lines.flush()
-        except Exception as error:  # the sink could not take it
-            self.state, self.reason = "lost", f"Lines of {self.path} cannot be kept: {error}"
+    def _work(self) -> None:
+        """Until it is stopped, and then to the end of the file; what is left without a newline is told as partial."""
+        stopping = False
+        while not stopping:
+            stopping = self._stopped.is_set()  # before looking: what was written before `stop` is still told
+            while self.look():
+                pass
+            self._stopped.wait(LOOK_S)
+        for file in (self._old, self._file):
+            if file is not None:
+                self._close(file)
+        self._lines.flush()
 
     def look(self) -> bool:
         """One look at the file: hand on what is new. True when there may be more at once."""
@@ -124,7 +100,7 @@ class LogFileSource:
             if self._file is not None:
                 more = self._read(self._file)
         except OSError as error:
-            self.state, self.reason = "lost", f"{self.path} cannot be read: {error.strerror or error}."
+            self._lose(f"{self.path} cannot be read: {error.strerror or error}.")
         self._lines.flush()
         return more
 
@@ -139,9 +115,10 @@ class LogFileSource:
         if self._file is not None and (info.st_dev, info.st_ino) == self._file.id:
             return
         if not stat.S_ISREG(info.st_mode):
-            self.state, self.reason = "lost", f"{self.path} cannot be read: it is not a regular file."
+            self._lose(f"{self.path} cannot be read: it is not a regular file.")
             return
-        new = _Open(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        new = _Open(fd, LineCutter(self._lines, self.path.name))
         if self._file is not None:
             while self._read(self._file):
                 self._lines.flush()
@@ -157,44 +134,19 @@ class LogFileSource:
 
     def _read(self, file: _Open) -> bool:
         if file.was_rewritten():
-            self._unfinished(file)
+            file.cutter.finish()
             self._lines.gap("cursor_lost")  # what came between our last look and the cut is gone
             file.begin_at(0)
         data = file.read()
         if data:
-            self._cut(file, data)
-        elif file.rest and time.monotonic() - file.rest_since > UNFINISHED_S:
-            self._unfinished(file)
+            file.cutter.take(data)
+            file.rest_since = time.monotonic()
+        elif file.cutter.rest and time.monotonic() - file.rest_since > UNFINISHED_S:
+            file.cutter.finish()
         return len(data) == READ
 
-    def _cut(self, file: _Open, data: bytes) -> None:
-        *lines, rest = (file.rest + data).split(b"\n")
-        for line in lines:
-            self._tell(file, line.removesuffix(b"\r"), ended=True)
-        whole = len(rest) // LONGEST * LONGEST
-        if whole:
-            self._tell(file, rest[:whole], ended=False)
-        file.rest, file.rest_since = rest[whole:], time.monotonic()
-
-    def _tell(self, file: _Open, line: bytes, *, ended: bool) -> None:
-        """One line in as many pieces as it needs. Without a time of its own (a traceback) it has the last one's."""
-        file.stamp = stamp_of(line) or file.stamp
-        priority = priority_of(line)
-        while len(line) > LONGEST:
-            self._piece(file, line[:LONGEST], priority, partial=True)
-            line, priority = line[LONGEST:], None
-        self._piece(file, line, priority, partial=not ended)
-
-    def _piece(self, file: _Open, data: bytes, priority: int | None, *, partial: bool) -> None:
-        self._lines.log(data, t=file.stamp, unit=self.path.name, priority=priority, partial=partial)
-
-    def _unfinished(self, file: _Open) -> None:
-        if file.rest:
-            self._tell(file, file.rest, ended=False)
-            file.rest = b""
-
     def _close(self, file: _Open) -> None:
-        self._unfinished(file)
+        file.cutter.finish()
         os.close(file.fd)
 
 

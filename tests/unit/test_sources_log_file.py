@@ -195,7 +195,7 @@ def test_a_file_that_never_ends_a_line_is_not_kept_in_memory(log: Path) -> None:
     log.write_bytes(b"x" * (3 << 20))
     f = Follower(log, last=None)
     f.look()
-    assert f.source._file is not None and len(f.source._file.rest) <= LONGEST
+    assert f.source._file is not None and len(f.source._file.cutter.rest) <= LONGEST
     assert sum(len(x) for x in f.lines) > 3 << 20 >> 1
 
 
