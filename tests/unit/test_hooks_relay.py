@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import pytest
 
 from ddscope.trace import verify
 from ddscope_hooks.emit import EmitError, Later
-from ddscope_hooks.relay import RelayEmitter
+from ddscope_hooks.relay import RelayEmitter, sender
 from ddscope_hooks.taps.requests import Told
 
 HEADER = {"engine": {"name": "test", "version": "0", "algorithm": "plain"}}
@@ -106,6 +106,42 @@ def test_what_cannot_be_handed_on_is_a_counted_loss_in_its_place(relay: RelayEmi
     assert lost == [(3, "hook_fault"), (1, "hook_fault")]
     assert [r["step"] for r in found if r["type"] == "step"] == [0, 2]
     assert {r["value"]["tap"] for r in found if r["type"] == "fact"} == {"later", "relay fact"}
+
+
+def test_the_texts_of_a_message_are_asked_for_in_one_question(tmp_path: Path) -> None:
+    """Each question interrupts the server."""
+    asked: list[list[int]] = []
+
+    def texts(ids: Sequence[int]) -> list[str]:
+        asked.append(sorted(ids))
+        return [f"<{i}>" for i in ids]
+
+    emitter = RelayEmitter("engine/0", HEADER, token_text=texts)
+    path = emitter.listen(f"file:{tmp_path}/t.jsonl")
+    for first in (0, 8):
+        passes: list[Any] = [("later", later(step), time.monotonic_ns()) for step in range(first, first + sender.CHUNK)]
+        emitter._hand_on(
+            [("request", {"rid": f"r{first}", "prompt_ids": [1, 2]}, time.monotonic_ns()), *passes[:-1]], True
+        )
+        assert emitter.drain(10)
+    emitter.close()
+    assert asked == [[1, 2, *range(10, 26)], [*range(26, 34)]]
+    told = [
+        (i, text) for r in records(path) if r["type"] == "tokens" for i, text in zip(r["ids"], r["text"], strict=True)
+    ]
+    assert sorted(told) == [(i, f"<{i}>") for i in (1, 2, *range(10, 34))]
+
+
+def test_a_tokenizer_that_gives_too_few_texts_costs_the_texts_only(tmp_path: Path) -> None:
+    emitter = RelayEmitter("engine/0", HEADER, token_text=lambda ids: ["x"])
+    path = emitter.listen(f"file:{tmp_path}/t.jsonl")
+    for step in range(4):
+        emitter.emit_later(later(step))
+    assert emitter.drain(10)
+    emitter.close()
+    found = records(path)
+    assert [r["step"] for r in found if r["type"] == "step"] == [0, 1, 2, 3]
+    assert [r["value"]["tap"] for r in found if r["type"] == "fact"] == ["token_text"]
 
 
 def test_a_bad_target_says_so(relay: RelayEmitter) -> None:

@@ -1,6 +1,6 @@
 """Messages on a pipe between the two processes of a relay: a length, then a pickle. Both ends are ours.
 
-From the sender: (kind, …) with the kinds start, entry, texts, call and close; to it: watched, control, untold, wrote,
+From the sender: (kind, …) with the kinds start, entries, texts, call and close; to it: watched, control, untold, wrote,
 answer. What each carries is in `sender` and `receiver`.
 """
 
@@ -10,7 +10,6 @@ import os
 import pickle
 import struct
 import threading
-from collections.abc import Sequence
 from typing import Any
 
 _SIZE = struct.Struct("<Q")
@@ -26,21 +25,19 @@ class Writer:
 
     def send(self, message: tuple[Any, ...]) -> None:
         """Wait until the pipe has taken it. Raises what `pickle` raises, too."""
-        self.send_pickled([pickle.dumps(message, 5)])
-
-    def send_pickled(self, messages: Sequence[bytes]) -> None:
-        """Messages that are pickled already, in one piece."""
-        whole = memoryview(b"".join(part for data in messages for part in (_SIZE.pack(len(data)), data)))
+        data = pickle.dumps(message, 5)
+        whole = memoryview(_SIZE.pack(len(data)) + data)
         with self._lock:
             while whole:
                 whole = whole[os.write(self._fd, whole) :]
 
 
 class Reader:
-    """Whole messages, for one thread."""
+    """Whole messages, for one thread. As few reads as can be: each offers the interpreter's lock to other threads."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self._left = bytearray()
 
     def receive(self) -> tuple[Any, ...] | None:
         """The next message; None when the other end is gone."""
@@ -49,14 +46,15 @@ class Reader:
         return None if data is None else pickle.loads(data)
 
     def _take(self, size: int) -> bytes | None:
-        parts = []
-        while size:
+        left = self._left
+        while len(left) < size:
             try:
-                part = os.read(self._fd, min(size, READ))
+                part = os.read(self._fd, READ)
             except OSError:
                 return None
             if not part:
                 return None
-            parts.append(part)
-            size -= len(part)
-        return b"".join(parts)
+            left += part
+        taken = bytes(left[:size])
+        del left[:size]
+        return taken

@@ -26,8 +26,12 @@ from ddscope_hooks.emit.stream import BURST, GIL_OFFER_S, GIL_SLICE_S
 from ddscope_hooks.relay.frames import Reader, Writer
 
 START_S = 20.0
-LOOK_S = 0.02
+LOOK_S = 0.05
 """How often the pump looks into the ring. Each look costs the server more than one more record on it does."""
+IDLE_S = 0.25
+"""The same while nobody watches, when next to nothing is put."""
+CHUNK = 16
+"""Entries of one message: what they have in common, such as request ids, is pickled once."""
 PIPE_BYTES = 1 << 20
 _F_SETPIPE_SZ = 1031
 _START = """
@@ -130,6 +134,7 @@ class RelayEmitter:
         used: str = self._call("listen", target.replace("%p", str(os.getpid())))
         if used and target.startswith("file:"):
             self.watched = True  # at once: the next pass is recorded
+            self._wake()
         return used
 
     def unlisten(self, path: str) -> bool:
@@ -211,24 +216,33 @@ class RelayEmitter:
             elif closing:
                 return
             if not closing:
-                self._pause(LOOK_S)
+                self._pause(LOOK_S if self.watched else IDLE_S)
         self.watched = False
 
     def _hand_on(self, entries: Sequence[Entry | Lost], hurry: bool) -> None:
-        """A message for each, in one piece. What cannot be pickled is a counted loss. hurry: without a pause."""
-        messages, slice_end = [], 0.0
-        for entry in entries:
+        """A message for every few of them. hurry: without a pause."""
+        slice_end = time.perf_counter() + GIL_SLICE_S
+        for start in range(0, len(entries), CHUNK):
             if not hurry and time.perf_counter() > slice_end:
                 time.sleep(GIL_OFFER_S)  # a hot thread that waits for the interpreter's lock takes it now
                 slice_end = time.perf_counter() + GIL_SLICE_S
-            plain = self._plain(entry)
+            plain = [self._plain(entry) for entry in entries[start : start + CHUNK]]
             try:
-                messages.append(pickle.dumps(("entry", *plain), 5))
-            except Exception as error:
-                self.fault(f"relay {plain[0]}", error)
-                count, mono = (plain[1], plain[3]) if plain[0] == "later" else (1, plain[2])
-                messages.append(pickle.dumps(("entry", "lost", count, mono, "hook_fault"), 5))
-        self._writer.send_pickled(messages)
+                self._writer.send(("entries", plain))
+            except OSError:
+                raise
+            except Exception:
+                self._writer.send(("entries", [self._sound(entry) for entry in plain]))
+
+    def _sound(self, plain: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The entry, or that it was lost when it cannot be pickled."""
+        try:
+            pickle.dumps(plain, 5)
+            return plain
+        except Exception as error:
+            self.fault(f"relay {plain[0]}", error)
+            count, mono = (plain[1], plain[3]) if plain[0] == "later" else (1, plain[2])
+            return ("lost", count, mono, "hook_fault")
 
     def _plain(self, entry: Entry | Lost) -> tuple[Any, ...]:
         """("lost", count, ns, why), ("later", count, what makes the records, ns) or (type, fields, ns)."""
@@ -260,10 +274,11 @@ class RelayEmitter:
             try:
                 if kind == "watched":
                     self.watched = message[1] and not self._off
+                    self._wake()
                 elif kind == "wrote" and self._wrote is not None:
                     self._wrote(message[1])
                 elif kind == "untold":
-                    self._writer.send(("texts", self._texts(message[1])))
+                    self._writer.send(("texts", message[1], self._texts(message[1])))
                 elif kind == "answer" and message[1] in self._answers:
                     self._answers[message[1]].put(message[2:])
                 elif kind == "control":
@@ -280,7 +295,10 @@ class RelayEmitter:
     def _texts(self, ids: list[int]) -> list[str | bytes]:
         if self._token_text is not None:
             try:
-                return list(self._token_text(ids))
+                texts = list(self._token_text(ids))
+                if len(texts) != len(ids):
+                    raise ValueError(f"{len(texts)} texts for {len(ids)} ids")
+                return texts
             except Exception as error:
                 self._token_text = None
                 self.fault("token_text", error)
