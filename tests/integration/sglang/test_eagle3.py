@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.integration.sglang.conftest import Tiny
-from tests.integration.sglang.support import checks, models
+from tests.integration.sglang.support import models
+from tests.integration.sglang.support.cases import Lossless, Records, Sampled
 from tests.integration.sglang.support.running import Run, recorded
 
 TOPK = 3
@@ -26,32 +27,12 @@ def rids(run: Run, tiny: Tiny) -> list[str]:
     return run.generate(tiny.prompts, tiny.tokens)
 
 
-def test_recorded_tokens_are_the_answers(run: Run, rids: list[str]) -> None:
-    checks.tokens_are_the_answers(run, rids)
+class TestRecords(Records, Lossless):
+    pass
 
 
-def test_the_text_is_that_of_plain_decoding(run: Run, rids: list[str], tiny_baseline: list[dict[str, Any]]) -> None:
-    for rid, plain in zip(rids, tiny_baseline, strict=True):
-        assert run.outputs[rid]["output_ids"] == plain["output_ids"]
-        assert run.outputs[rid]["text"] == plain["text"]
-
-
-def test_steps_and_accepted_drafts_are_counted_as_the_server_does(run: Run, rids: list[str]) -> None:
-    checks.counts_are_the_servers(run, rids)
-
-
-def test_trees_branch_and_are_sound(run: Run, rids: list[str]) -> None:
-    checks.trees_are_sound(run, rids, branching=True)
-
-
-def test_some_drafts_are_accepted_below_the_first_depth(run: Run, rids: list[str]) -> None:
-    """Else the tests above would say little."""
-    assert max(checks.accepted(step) for rid in rids for step in run.trace.steps(rid)) >= 2
-
-
-def test_no_hook_failed_and_nothing_was_dropped(run: Run, rids: list[str]) -> None:
-    checks.no_hook_failed(run)
-    checks.books_balance(run)
+class TestSampled(Sampled):
+    topk = TOPK
 
 
 def test_the_targets_likeliest_tokens_are_told_on_the_path(run: Run, rids: list[str]) -> None:

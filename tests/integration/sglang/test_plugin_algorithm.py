@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.sglang.conftest import Tiny
-from tests.integration.sglang.support import checks
+from tests.integration.sglang.support.cases import Lossless, Records
 from tests.integration.sglang.support.running import Run, recorded
 
 
@@ -32,18 +32,5 @@ def test_no_tap_of_a_family_is_live(run: Run, rids: list[str]) -> None:
     assert {step.algorithm for step in run.trace.steps(rids[0])} == {"tree_of_a_plugin"}
 
 
-def test_recorded_tokens_are_the_answers(run: Run, rids: list[str]) -> None:
-    checks.tokens_are_the_answers(run, rids)
-
-
-def test_steps_and_accepted_drafts_are_counted_as_the_server_does(run: Run, rids: list[str]) -> None:
-    checks.counts_are_the_servers(run, rids)
-
-
-def test_trees_branch_and_are_sound(run: Run, rids: list[str]) -> None:
-    checks.trees_are_sound(run, rids, branching=True, padded=True)
-
-
-def test_no_hook_failed_and_nothing_was_dropped(run: Run, rids: list[str]) -> None:
-    checks.no_hook_failed(run)
-    checks.books_balance(run)
+class TestRecords(Records, Lossless):
+    padded = True

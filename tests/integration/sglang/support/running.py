@@ -22,7 +22,7 @@ class Run:
     outputs: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def generate(self, prompts: Sequence[list[int]], tokens: int, name: str = "r", **sampling: Any) -> list[str]:
-        """Generate, wait until the trace has it, and return the rids."""
+        """Generate, wait until the trace has it, and return the rids. sampling: as of `Engine.generate`."""
         rids = [f"{name}{i}" for i in range(len(prompts))]
         answers = self.engine.generate(prompts, tokens, rids, **sampling)
         self.prompts |= dict(zip(rids, prompts, strict=True))

@@ -88,10 +88,20 @@ class Engine(Server):
             raise
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], tokens: int, rids: Sequence[str], **sampling: Any
+        self,
+        prompts: Sequence[Sequence[int]],
+        tokens: int,
+        rids: Sequence[str],
+        *,
+        each: Sequence[Mapping[str, Any]] = (),
+        **sampling: Any,
     ) -> list[dict[str, Any]]:
-        """Greedy, to exactly `tokens` tokens unless said otherwise. [{text, output_ids, meta_info}]"""
-        given = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True} | sampling
+        """Greedy, to exactly `tokens` tokens unless said otherwise. [{text, output_ids, meta_info}]
+
+        each: what else is said of each request.
+        """
+        common = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True} | sampling
+        given = [common | dict(more) for more in each] or common
         return self._ask({"do": "generate", "prompts": prompts, "sampling": given, "rids": rids})
 
     def scheduler(self, action: str, argument: str = "") -> Any:

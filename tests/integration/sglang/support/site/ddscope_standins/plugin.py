@@ -8,10 +8,11 @@ def register():
     managers = sys.modules.get("sglang.srt.managers.scheduler")
     if managers is None:
         return
-    from ddscope_standins import algorithm, attention, dflash, remote
+    from ddscope_standins import algorithm, attention, dflash, remote, sampling
 
     attention.install()
     algorithm.install()
+    sampling.install()
     dflash.install_arguments()
     dflash.install_worker()
     managers.Scheduler.ddscope_test = remote.ddscope_test
