@@ -15,7 +15,7 @@ from typing import Any
 
 from ddscope.remote.host import Host, HostError
 
-MODULES = ("", "procs", "http", "discover", "stacks", "ladder", "agent")
+MODULES = ("", "procs", "http", "units", "containers", "discover", "stacks", "ladder", "agent")
 PACKAGE = "ddscope.remote.there"
 BOOT = """
 import json, os, sys, types

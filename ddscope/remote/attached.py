@@ -115,13 +115,14 @@ class AttachedHost:
             self._forward(path)
 
     def _journal(self, unit: str, match: list[str] | None, name: str, last: int | Literal["all"]) -> None:
-        user = ["--user"] if self.server.get("user_unit") and match is None else []
+        if "user_id" in self.server and match is None:
+            match = user_match(unit, int(self.server["user_id"]))
         name = self._prefix + name
         source = JournalSource(
             unit,
             self.sink,
             last=last,
-            command=[*self.wanted.journalctl, *user],
+            command=list(self.wanted.journalctl),
             match=match,
             name=name,
             there=self.host.command,
@@ -170,7 +171,7 @@ def chosen(name: str, seen: dict[str, Any], wanted: Wanted) -> dict[str, Any]:
         said = "; ".join(describe(server) for server in servers)
         raise HostError(f"{name} runs {len(servers)} servers: {said}. Choose one with --unit, --pid or --port.")
     if len(idle) == 1:
-        return {"unit": idle[0], "kind": ""}
+        return {"kind": "", **{name: value for name, value in seen["idle"][0].items() if name != "state"}}
     if idle:
         raise HostError(
             f"No server runs on {name}, and {len(idle)} units would: {', '.join(idle)}. Choose with --unit."
@@ -183,6 +184,14 @@ def chosen(name: str, seen: dict[str, Any], wanted: Wanted) -> dict[str, Any]:
         f"Nothing on {name} serves SGLang or vLLM, as far as this user can see. Name it with --unit, --pid or --port, "
         "or its log with --log-file or --log-command."
     )
+
+
+def user_match(unit: str, user: int) -> list[str]:
+    """Entries of a user's own unit: what it wrote, and what the manager that runs it says of it.
+
+    Not `--user-unit`, which means the units of whoever asks.
+    """
+    return [f"_SYSTEMD_USER_UNIT={unit}", f"_UID={user}", "+", f"USER_UNIT={unit}", f"_UID={user}"]
 
 
 def describe(server: dict[str, Any]) -> str:

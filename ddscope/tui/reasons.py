@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ddscope.model import Step
 from ddscope.session import EngineState, RankView, Session
+from ddscope.session.tokens import visible
 from ddscope.tui import laddering
 
 
@@ -151,9 +152,16 @@ def journal_reason(session: Session) -> str:
         said = [f"{status.name}: {status.reason or 'no line has come yet'}" for status in logs[:4]]
         return "\n".join(said)
     if session.is_live and session.hosts:
+        servers = [host.server for host in session.store.hosts()]
+        command = next((str(server["log_command"]) for server in servers if server.get("log_command")), "")
+        if command:
+            return (
+                "No log is read: the server runs in a container and belongs to no systemd unit. Start again with "
+                f"--log-command '{visible(command)}'."
+            )
         return (
             "No log is read: the server belongs to no systemd unit. Start again with --log-file FILE (on its host), or "
-            "with --log-command 'docker logs -f NAME'."
+            "with --log-command COMMAND."
         )
     if session.is_live:
         return (

@@ -45,7 +45,12 @@ def locate(
 def _running(host: Host, one: dict[str, Any], python: str | None) -> Server:
     runs = python or str(one.get("python") or "")
     if one.get("container") and python is None:
-        raise HostError(f"The server on {host.name} runs in a container ({one['container']}): run the doctor in there.")
+        program, _, short = str(one["container"]).partition(" ")
+        shell = f"{program} exec -it {short}"
+        raise HostError(
+            f"The server on {host.name} runs in a container, whose Python only runs in there: install ddscope in it "
+            f"(`{shell} pip install ddscope`), then `{shell} ddscope doctor --host localhost`."
+        )
     if not runs:
         raise HostError(f"The Python of process {one.get('pid')} on {host.name} cannot be told: name it with --python.")
     return Server(

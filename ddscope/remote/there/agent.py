@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import sys
 import threading
 from typing import Any
@@ -19,12 +20,13 @@ TICK_S = 0.25
 
 
 class Agent:
-    """`options` as for `Ladder`, and unit, pid, port to name the server; `py_spy`: where it was pushed to."""
+    """`options` as for `Ladder`, and unit, pid, port to name the server."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._options = options
         self._writing = threading.Lock()
         self._dumping = threading.Lock()
+        self._pushed = ""
         self._tick = min(TICK_S, float(options.get("every", 2.0)))
         seen = discover.look(options.get("unit", ""), options.get("pid", 0), options.get("port", 0))
         self.tell({"kind": "host", **seen, **stamp()})
@@ -42,7 +44,7 @@ class Agent:
                 while line:
                     line = line[os.write(1, line) :]
             except OSError:
-                os._exit(0)
+                self.end()
 
     def _tell_server(self) -> None:
         assert self.ladder is not None
@@ -55,7 +57,7 @@ class Agent:
             if select.select([0], [], [], self._tick)[0]:
                 data = os.read(0, 1 << 16)
                 if not data:
-                    os._exit(0)  # threads that wait for an answer must not hold it
+                    self.end()
                 *lines, rest = (rest + data).split(b"\n")
                 for line in lines:
                     self.obey(json.loads(line))
@@ -63,14 +65,23 @@ class Agent:
                 self.ladder.work()
 
     def obey(self, message: dict[str, Any]) -> None:
-        """clock, look, stacks."""
+        """clock, hello, look, stacks."""
         ask = message.get("ask")
-        if ask == "clock":
-            self.tell({"kind": "clock", "id": message.get("id"), **stamp()})
+        if ask in ("clock", "hello"):
+            self.tell({"kind": ask, "id": message.get("id"), **stamp()})
         elif ask == "look" and self.ladder is not None:
             self.ladder.hurry()
         elif ask == "stacks" and self.ladder is not None:
-            threading.Thread(target=self._stacks, args=(message.get("py_spy", ""),), daemon=True).start()
+            pushed = message.get("py_spy", "")
+            if message.get("remove"):
+                self._pushed = pushed
+            threading.Thread(target=self._stacks, args=(pushed,), daemon=True).start()
+
+    def end(self) -> None:
+        """With the viewer, however it ended: what it pushed goes, too. Threads that wait for an answer hold nothing."""
+        if os.path.basename(os.path.dirname(self._pushed)).startswith("ddscope-"):
+            shutil.rmtree(os.path.dirname(self._pushed), ignore_errors=True)
+        os._exit(0)
 
     def _stacks(self, pushed: str) -> None:
         assert self.ladder is not None
@@ -78,7 +89,7 @@ class Agent:
             return
         try:
             server = self.ladder.server
-            py_spy = pushed or stacks.find(server.get("python", ""))
+            py_spy = pushed if os.access(pushed, os.X_OK) else stacks.find(server.get("python", ""))
             if not py_spy:
                 self.tell({"kind": "no_py_spy", "machine": os.uname().machine, **stamp()})
                 return

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import glob
+import json
 import os
 import re
 import stat
-import subprocess
 from typing import Any
 
-from ddscope.remote.there import procs
+from ddscope.remote.there import containers, procs, units
 
-WORDS = re.compile(r"sglang|vllm", re.I)
 PORTS = {"sglang": 30000, "vllm": 8000}
 PACKAGES = re.compile(
     r"(sglang|vllm|torch|triton|transformers|flashinfer(_python|_cubin)?|sgl_kernel|sglang_kernel|ddscope|xgrammar|numpy)$"
 )
-UNIT_FOLDERS = (
-    "/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system",
-)  # fmt: skip
-SHOWN = (
-    "Id", "LoadState", "ActiveState", "SubState", "Result", "MainPID", "NRestarts", "ExecMainCode", "ExecMainStatus",
-    "StateChangeTimestampMonotonic", "FragmentPath", "StatusText", "ControlGroup",
-)  # fmt: skip
 
 
 def kind_of(one: procs.Process) -> str:
@@ -39,9 +31,9 @@ def kind_of(one: procs.Process) -> str:
     for place, word in enumerate(words):
         if word == "sglang.launch_server" or word.endswith("sglang/launch_server.py"):
             return "sglang"
-        if word.startswith("vllm.entrypoints."):
+        if word.startswith("vllm.entrypoints.") and word.endswith("server"):
             return "vllm"
-        base = os.path.basename(word)
+        base = "vllm" if word == "vllm.entrypoints.cli.main" else os.path.basename(word)
         if base in ("sglang", "vllm") and words[place + 1 : place + 2] == ["serve"]:
             return base
     return ""
@@ -66,65 +58,6 @@ def _is_python(one: procs.Process) -> bool:
     return os.path.basename(procs.link(f"/proc/{one.pid}/exe")).startswith("python")
 
 
-# units -----------------------------------------------------------------------------------------------------------
-
-
-def systemctl(*words: str) -> str:
-    """What systemctl prints; empty where there is no systemd or it says nothing."""
-    try:
-        done = subprocess.run(
-            ["systemctl", *words],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=10,
-            check=False,
-            env=dict(os.environ, LC_ALL="C.UTF-8", SYSTEMD_COLORS="0", SYSTEMD_PAGER=""),
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout.decode("utf-8", "replace")
-
-
-def unit_state(unit: str, user: bool = False) -> dict[str, str]:
-    """Properties of a unit; empty where systemd does not answer."""
-    options = ["--user"] if user else []
-    text = systemctl(*options, "show", "--property=" + ",".join(SHOWN), "--", unit)
-    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
-
-
-def unit_of(pid: int) -> tuple[str, bool]:
-    """The service unit a process belongs to, and whether it is one of a user's; "" for none."""
-    for line in procs.read(f"/proc/{pid}/cgroup").decode("utf-8", "replace").splitlines():
-        path = line.split(":", 2)[-1]
-        services = [part for part in path.split("/") if part.endswith(".service")]
-        if services and (line.startswith("0::") or ":name=systemd:" in line):
-            user = services[0].startswith("user@") and len(services) > 1
-            if services[-1].startswith("user@"):
-                return "", False
-            return services[-1], user
-    return "", False
-
-
-def container_of(pid: int) -> str:
-    """The container a process runs in, "" for none."""
-    text = procs.read(f"/proc/{pid}/cgroup").decode("utf-8", "replace")
-    found = re.search(r"(docker|libpod|crio|containerd)[-/:]?([0-9a-f]{12})[0-9a-f]{52}", text)
-    return found.group(1) + " " + found.group(2) if found else ""
-
-
-def units_that_serve() -> list[str]:
-    """Service units whose files name a server, running or not."""
-    found = []
-    for folder in UNIT_FOLDERS:
-        for path in sorted(glob.glob(folder + "/*.service")):
-            text = procs.read(path, 1 << 16).decode("utf-8", "replace")
-            commands = re.findall(r"^\s*ExecStart\s*=((?:.*\\\n)*.*)$", text, re.M)
-            name = os.path.basename(path)
-            if any(WORDS.search(command) for command in commands) or (commands and WORDS.search(name)):
-                found.append(name)
-    return list(dict.fromkeys(found))
-
-
 # one server ------------------------------------------------------------------------------------------------------
 
 
@@ -134,16 +67,25 @@ def describe(root: int, known: dict[int, procs.Process], unit: str = "", port: i
     pids = [one.pid for one in family]
     main = next((one for one in family if kind_of(one)), family[0])
     kind = kind_of(main)
-    own, user = unit_of(root)
+    program, container = containers.of(root)
+    own, user = units.unit_of(root)
+    if container and not own:
+        own, user = units.unit_of(containers.client(main, known) or root)
+    if unit and unit != own:
+        user = ""
     args = procs.arguments(main.argv)
     listening = procs.listening_tcp(pids)
     address, chosen = _port(kind, args, listening, procs.listening_tcp([root]), port)
+    if containers.apart(root):
+        address, chosen = containers.outside(root, chosen, known) or (address, chosen)
     python = python_of(family)
     told = {
         "kind": kind,
         "unit": unit or own,
-        "user_unit": user and not unit,
-        "container": container_of(root),
+        "user_unit": user,
+        "user_id": units.id_of(user) if user else None,
+        "container": f"{program} {container}" if container else "",
+        "log_command": f"{program} logs -f {container}" if container else "",
         "pid": root,
         "start": known[root].start,
         "started": procs.started(known[root]),
@@ -151,13 +93,27 @@ def describe(root: int, known: dict[int, procs.Process], unit: str = "", port: i
         "port": chosen,
         "listening": [list(pair) for pair in listening],
         "args": args,
-        "algorithm": args.get("speculative-algorithm", args.get("speculative-algo", "")),
+        "algorithm": algorithm(args),
         "python": python,
         "packages": packages(main.pid, python),
         "processes": [{"pid": one.pid, "ppid": one.ppid, "name": one.title} for one in family],
         "sockets": hook_sockets(pids),
     }
     return {name: value for name, value in told.items() if value not in ("", None, False)}
+
+
+def algorithm(args: dict[str, str]) -> str:
+    """What the arguments call the speculation: SGLang's algorithm, the method in vLLM's JSON."""
+    for name in ("speculative-algorithm", "speculative-algo"):
+        if name in args:
+            return args[name]
+    told = args.get("speculative-config", "")
+    try:
+        value = json.loads(told) if told.startswith("{") else {}
+    except ValueError:
+        return ""
+    method = value.get("method", "draft_model" if "model" in value else "") if isinstance(value, dict) else ""
+    return method if isinstance(method, str) else ""
 
 
 def _port(
@@ -252,35 +208,33 @@ def look(unit: str = "", pid: int = 0, port: int = 0) -> dict[str, Any]:
     """Servers of this host, or the one that was named; units that would serve and do not run; problems as sentences."""
     known = procs.processes()
     servers, problems = [], []
-    idle: list[dict[str, str]] = []
+    idle: list[tuple[dict[str, str], str]] = []
     if unit:
-        unit = unit if "." in unit.rpartition("/")[2] else unit + ".service"
-        state = unit_state(unit)
+        unit = units.full_name(unit)
+        state, user = units.find(unit)
         root = int(state.get("MainPID") or 0)
         if root in known:
-            servers.append(describe(root, known, unit, port))
+            servers.append(describe(inside(root, known), known, unit, port))
         elif state.get("LoadState") == "not-found":
             problems.append(f"systemd knows no unit {unit}")
         else:
-            idle.append(dict(state, Id=state.get("Id") or unit))
+            idle.append((dict(state, Id=state.get("Id") or unit), user))
     elif pid:
         if pid in known:
             servers.append(describe(pid, known, "", port))
         else:
             problems.append(f"there is no process {pid}")
+    elif port:
+        servers = _by_port(port, known)
+        if not servers:
+            problems.append(f"nobody listens on port {port}")
     else:
-        found = roots(known)
-        if port:
-            holder = procs.pid_of_port(port, known)
-            here = {root for root in found if port in [p for _, p in procs.listening_tcp(_pids(root, known))]}
-            named = {root for root in found if procs.arguments(known[root].argv).get("port") == str(port)}
-            found = sorted(here or named) or ([holder] if holder else [])
-            if not found:
-                problems.append(f"nobody listens on port {port}")
-        servers = [describe(root, known, "", port) for root in found]
-        running = {server.get("unit") for server in servers}
-        if not port:
-            idle = [unit_state(name) for name in units_that_serve() if name not in running]
+        servers = [describe(root, known) for root in roots(known)]
+        running = {(server.get("unit"), server.get("user_unit", "")) for server in servers}
+        for name, user in units.that_serve():
+            if (name, user) not in running:
+                state = units.state_of(name, user)
+                idle.append((dict(state, Id=state.get("Id") or name), user))
     return {
         "host": os.uname().nodename,
         "boot_id": procs.read("/proc/sys/kernel/random/boot_id").decode().strip(),
@@ -288,9 +242,42 @@ def look(unit: str = "", pid: int = 0, port: int = 0) -> dict[str, Any]:
         "uid": os.geteuid(),
         "systemd": os.path.isdir("/run/systemd/system"),
         "servers": servers,
-        "idle": [{"unit": state.get("Id", ""), "state": state.get("ActiveState", "")} for state in idle],
+        "idle": [_idle(state, user) for state, user in idle],
         "problems": problems,
     }
+
+
+def _idle(state: dict[str, str], user: str) -> dict[str, Any]:
+    told: dict[str, Any] = {"unit": state.get("Id", ""), "state": state.get("ActiveState", "")}
+    return dict(told, user_unit=user, user_id=units.id_of(user)) if user else told
+
+
+def _by_port(port: int, known: dict[int, procs.Process]) -> list[dict[str, Any]]:
+    """Servers that listen on a port of this host, or in a container at that port, or publish it, or were asked to."""
+    found = roots(known)
+    here = [root for root in found if port in [number for _, number in procs.listening_tcp(_pids(root, known))]]
+    if here:
+        return [describe(root, known, "", port) for root in here]
+    apart = [root for root in found if containers.apart(root)]
+    shown = [root for root in apart if port in [outer for _, outer in containers.published(root, known).values()]]
+    if shown:
+        return [describe(root, known) for root in shown]
+    named = [root for root in found if procs.arguments(known[root].argv).get("port") == str(port)]
+    if named:
+        return [describe(root, known, "", port) for root in named]
+    holder = procs.pid_of_port(port, known)
+    if not holder:
+        return []
+    first = containers.behind(holder, known)
+    return [describe(first, known, "", port if first == holder else 0)]
+
+
+def inside(root: int, known: dict[int, procs.Process]) -> int:
+    """The server in the container whose `docker run` is a unit's main process; the process itself for any other."""
+    for server in roots(known):
+        if containers.of(server)[1] and containers.client(known[server], known) == root:
+            return server
+    return root
 
 
 def _pids(root: int, known: dict[int, procs.Process]) -> list[int]:

@@ -10,7 +10,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from ddscope.remote.there import discover, http, procs
+from ddscope.remote.there import discover, http, procs, units
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -119,7 +119,7 @@ class Ladder:
     def _look_unit(self) -> dict[str, str]:
         if not self.unit:
             return {}
-        state = discover.unit_state(self.unit, bool(self.server.get("user_unit")))
+        state = units.state_of(self.unit, self.server.get("user_unit", ""))
         if not state:
             self.tell("unit", False, "systemd does not answer")
             return state
@@ -144,6 +144,8 @@ class Ladder:
         known = procs.processes()
         root = int(self.server.get("pid") or 0)
         main = int(state.get("MainPID") or 0)
+        if main and self.server.get("container"):
+            main = discover.inside(main, known)  # of a unit that runs `docker run`
         alive = root in known and known[root].start == self.server.get("start")
         if (main and main in known and (main != root or not alive)) or (not main and not alive):
             alive = self._find_again(main, known) or (alive and not self.unit)

@@ -98,7 +98,10 @@ def arguments(argv: list[str]) -> dict[str, str]:
     for word in argv:
         if word.startswith("--") and len(word) > 2:
             name, _, value = word[2:].partition("=")
+            name = name.replace("_", "-")  # vLLM takes both
             told[name] = value
+        elif re.match(r"-[A-Za-z]", word):
+            name = ""  # a short option, which ends the values of the one before
         elif name and not told[name]:
             told[name] = word
         elif name and not word.startswith("-"):
@@ -109,9 +112,12 @@ def arguments(argv: list[str]) -> dict[str, str]:
 def secret(argv: list[str], name: str) -> str:
     """The value of a secret argument, for use on the host alone."""
     for place, word in enumerate(argv):
-        if word.startswith("--" + name + "="):
-            return word.split("=", 1)[1]
-        if word == "--" + name and place + 1 < len(argv):
+        option, sign, value = word.partition("=")
+        if option.replace("_", "-") != "--" + name:
+            continue
+        if sign:
+            return value
+        if place + 1 < len(argv):
             return argv[place + 1]
     return ""
 
