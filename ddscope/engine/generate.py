@@ -20,7 +20,7 @@ from ddscope.engine.judge import Judge
 from ddscope.engine.pair import Pair
 from ddscope.engine.replay import ReplayCheck, replay_check
 from ddscope.engine.step import DraftStep, Params, StepResult, tensor_fields
-from ddscope_kernels import DraftTree, build_tree, causal_rows, chain_tree, compact_kv, visibility, walk
+from ddscope_kernels import DraftTree, ancestor_mask, build_tree, causal_rows, chain_tree, compact_kv, visibility, walk
 
 __all__ = ["Generator", "Params", "StepResult"]
 
@@ -100,7 +100,10 @@ class Generator:
         tree, budget, choice = self._tree(drafted.marginals, most)
         clock.lap("build")
         positions, rows = self._positions(tree, base), self._rows(tree)
-        bias = self.pair.target.bias(visibility(rows)) if len(tree) else None
+        bias = None
+        if len(tree):
+            sees = ancestor_mask(tree.parents) if rows is tree.rows else visibility(rows)
+            bias = self.pair.target.bias(sees)
         clock.lap("mask")
         out = self.pair.target.forward([root, *tree.tokens], positions, self._cache, bias, self._drafting.capture)
         target, logz, nonfinite = self._judge.judge(out.logits, [base + depth + 1 for depth in tree.depths], params)

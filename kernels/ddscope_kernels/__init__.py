@@ -6,7 +6,7 @@ Imports torch (and, for compiled forms, triton) only: no model, no engine, no tr
 
 from ddscope_kernels.kv import compact_kv
 from ddscope_kernels.marginals import Marginals, count_nonfinite, ordered_topk, topk_logprobs
-from ddscope_kernels.mask import ancestor_rows, causal_rows, visibility
+from ddscope_kernels.mask import ancestor_mask, ancestor_rows, causal_rows, visibility
 from ddscope_kernels.noise import gumbel, perturbed_argmax
 from ddscope_kernels.tree import DraftTree, build_tree, chain_tree
 from ddscope_kernels.walk import walk
@@ -14,6 +14,7 @@ from ddscope_kernels.walk import walk
 __all__ = [
     "DraftTree",
     "Marginals",
+    "ancestor_mask",
     "ancestor_rows",
     "build_tree",
     "causal_rows",

@@ -35,11 +35,38 @@ def visibility(rows: Sequence[int], *, device: torch.device | str | None = None)
     Raises ValueError when a row has a bit at or above m.
     """
     count = len(rows)
-    if any(row >> count for row in rows):
-        raise ValueError(f"a row of a {count} × {count} mask has a bit beyond column {count - 1}")
     if count == 0:
         return torch.zeros(0, 0, dtype=torch.bool, device=device)
+    if max(rows) >> count:
+        raise ValueError(f"a row of a {count} × {count} mask has a bit beyond column {count - 1}")
     width = (count + 7) // 8
-    packed = torch.frombuffer(bytearray(b"".join(row.to_bytes(width, "little") for row in rows)), dtype=torch.uint8)
-    bits = packed.view(count, width, 1) >> torch.arange(8, dtype=torch.uint8)
-    return (bits & 1).view(count, width * 8)[:, :count].to(device=device, dtype=torch.bool)
+    packed = torch.frombuffer(bytearray(b"".join([row.to_bytes(width, "little") for row in rows])), dtype=torch.uint8)
+    # Eight columns at a time: a byte of bits is the number of eight bytes that are 0 or 1.
+    bits = _BYTES.index_select(0, packed.int()).view(torch.bool).view(count, width * 8)
+    return bits[:, :count].to(device=device)
+
+
+def ancestor_mask(parents: Sequence[int], *, device: torch.device | str | None = None) -> Tensor:
+    """[n + 1, n + 1] bool: the ancestor closure, `visibility(ancestor_rows(parents))` without the rows.
+
+    parents: [n] node numbers of nodes 1 … n, parents first. Raises ValueError when a parent does not come first.
+    """
+    count = len(parents) + 1
+    rows = [bytearray(count)]
+    rows[0][0] = 1
+    for node, parent in enumerate(parents, start=1):
+        if not 0 <= parent < node:
+            raise ValueError(f"node {node} has parent {parent}: parents must come before their children")
+        row = rows[parent][:]
+        row[node] = 1
+        rows.append(row)
+    return torch.frombuffer(bytearray().join(rows), dtype=torch.bool).view(count, count).to(device=device)
+
+
+def _bytes_of_bits() -> Tensor:
+    """[256] int64: the eight bits of a number as eight bytes, the lowest first."""
+    bits = torch.arange(256, dtype=torch.uint8)[:, None] >> torch.arange(8, dtype=torch.uint8) & 1
+    return bits.contiguous().view(torch.int64).squeeze(1)
+
+
+_BYTES = _bytes_of_bits()

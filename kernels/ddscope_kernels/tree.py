@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 from math import inf, isfinite
 
 from torch import Tensor
 
 Rows = Sequence[Sequence[float]] | Tensor
 IdRows = Sequence[Sequence[int]] | Tensor
+
+_NARROW = 64  # candidates a depth that are read at once; trees of 256 nodes hardly ever use more
 
 
 @dataclass(slots=True)
@@ -85,25 +87,74 @@ def build_tree(logprobs: Rows, ids: IdRows, budget: int, min_score: float = -inf
     Raises ValueError when the shapes disagree or budget < 0.
     Source: DDTree (arXiv 2604.12989), section 3.
     """
-    probs, tokens, dropped = _finite(logprobs, ids, budget)
-    tree = DraftTree(dropped=dropped)
-    if budget == 0 or not probs or not probs[0]:
-        return tree
-    scores = tree.scores
-    depths = len(probs)
+    probs: Sequence[Sequence[float]]
+    tokens: Sequence[Sequence[int]]
+    wide = _Wide(logprobs, ids) if budget > 0 and _is_wide(logprobs, ids) else None
+    if wide is not None:
+        parents, ranks, depths, scores = _best_first(wide.probs, budget, -min_score, wide)
+        probs, tokens, dropped = wide.probs, wide.tokens(), 0
+    else:
+        probs, tokens, dropped = _finite(logprobs, ids, budget)
+        if budget == 0 or not probs or not probs[0]:
+            return DraftTree(dropped=dropped)
+        parents, ranks, depths, scores = _best_first(probs, budget, -min_score, None)
+    places = list(zip(depths[1:], ranks, strict=True))
+    rows = [1]
+    for node, parent in enumerate(parents, start=1):
+        rows.append(rows[parent] | 1 << node)
+    return DraftTree(
+        [tokens[depth - 1][rank] for depth, rank in places],
+        parents,
+        depths,
+        ranks,
+        [probs[depth - 1][rank] for depth, rank in places],
+        scores,
+        rows,
+        dropped,
+    )
+
+
+def _best_first(
+    probs: Sequence[Sequence[float]], budget: int, most_cost: float, wide: _Wide | None
+) -> tuple[list[int], list[int], list[int], list[float]]:
+    """Parents [n], ranks [n], depths [n + 1] and scores [n + 1] of the best nodes; probs: finite, probs[0] not empty.
+    wide: where the rows of probs come from, when not all of them is there yet.
+
+    One sift a node for what follows it among its siblings (it takes the node's own place in the heap), one for its
+    first child; nothing else is done in the loop.
+    """
+    first: list[float] = []
+    for row in probs:
+        if not row:
+            break  # nothing can follow
+        first.append(row[0])
+    deepest = len(first)
+    parents: list[int] = []
+    ranks: list[int] = []
+    depths, scores = [0], [0.0]
     # An entry is (-score, depth, rank, parent): its key is exactly the total order, and no two are equal.
-    heap: list[tuple[float, int, int, int]] = [(-probs[0][0], 1, 0, 0)]
-    while heap and len(tree.tokens) < budget:
-        cost, depth, rank, parent = heappop(heap)
-        if -cost < min_score:
+    heap: list[tuple[float, int, int, int]] = [(-first[0], 1, 0, 0)]
+    node = 0
+    while heap:
+        cost, depth, rank, parent = heap[0]
+        if cost > most_cost:
             break
-        here = probs[depth - 1]
-        node = tree._add(parent, rank, tokens[depth - 1][rank], here[rank])
-        if rank + 1 < len(here):
-            heappush(heap, (-(scores[parent] + here[rank + 1]), depth, rank + 1, parent))
-        if depth < depths and probs[depth]:
-            heappush(heap, (-(scores[node] + probs[depth][0]), depth + 1, 0, node))
-    return tree
+        node += 1
+        parents.append(parent)
+        ranks.append(rank)
+        depths.append(depth)
+        scores.append(-cost)
+        if node == budget:
+            break
+        row = probs[depth - 1]
+        rank += 1
+        if rank < len(row) or (wide is not None and wide.grow(depth - 1)):
+            heapreplace(heap, (-(scores[parent] + row[rank]), depth, rank, parent))
+        else:
+            heappop(heap)
+        if depth < deepest:
+            heappush(heap, (-(first[depth] - cost), depth + 1, 0, node))
+    return parents, ranks, depths, scores
 
 
 def chain_tree(logprobs: Rows, ids: IdRows, length: int) -> DraftTree:
@@ -121,21 +172,58 @@ def chain_tree(logprobs: Rows, ids: IdRows, length: int) -> DraftTree:
     return tree
 
 
-def _finite(logprobs: Rows, ids: IdRows, budget: int) -> tuple[list[list[float]], list[list[int]], int]:
+def _finite(logprobs: Rows, ids: IdRows, budget: int) -> tuple[Sequence[Sequence[float]], Sequence[Sequence[int]], int]:
     """Both inputs as lists without the candidates that are none, and how many those were."""
     if budget < 0:
         raise ValueError(f"a tree's budget must be ≥ 0, got {budget}")
-    probs: list[list[float]] = [list(row) for row in (logprobs.tolist() if isinstance(logprobs, Tensor) else logprobs)]
-    tokens: list[list[int]] = [list(row) for row in (ids.tolist() if isinstance(ids, Tensor) else ids)]
-    if len(probs) != len(tokens) or any(len(p) != len(t) for p, t in zip(probs, tokens, strict=True)):
+    probs: list[Sequence[float]] = logprobs.tolist() if isinstance(logprobs, Tensor) else list(logprobs)
+    tokens: list[Sequence[int]] = ids.tolist() if isinstance(ids, Tensor) else list(ids)
+    if [*map(len, probs)] != [*map(len, tokens)]:
         shapes = [[len(row) for row in rows] for rows in (probs, tokens)]
         raise ValueError(f"log-probabilities and ids disagree in shape: rows of {shapes[0]} against {shapes[1]}")
     dropped = 0
+    if isfinite(sum(map(sum, probs))):  # every term is finite
+        return probs, tokens, dropped
     for depth, row in enumerate(probs):
-        if isfinite(sum(row)):  # every term is finite
-            continue
         keep = [i for i, value in enumerate(row) if isfinite(value)]
         dropped += len(row) - len(keep)
         probs[depth] = [row[i] for i in keep]
         tokens[depth] = [tokens[depth][i] for i in keep]
     return probs, tokens, dropped
+
+
+def _is_wide(logprobs: Rows, ids: IdRows) -> bool:
+    """Whether both are matrices with more candidates a depth than a tree is likely to use, all of them finite."""
+    return (
+        isinstance(logprobs, Tensor)
+        and isinstance(ids, Tensor)
+        and logprobs.ndim == 2
+        and logprobs.shape == ids.shape
+        and len(logprobs) > 0
+        and logprobs.shape[1] > _NARROW
+        and bool(logprobs.sum().isfinite())
+    )
+
+
+class _Wide:
+    """The first columns of wide matrices as lists, more of a row when they are asked for: few are ever reached."""
+
+    def __init__(self, logprobs: Rows, ids: IdRows) -> None:
+        assert isinstance(logprobs, Tensor) and isinstance(ids, Tensor)
+        self._logprobs, self._ids = logprobs, ids
+        self.probs: list[list[float]] = logprobs[:, :_NARROW].tolist()
+
+    def grow(self, depth: int) -> bool:
+        """Read on in one row; False at its end."""
+        row = self.probs[depth]
+        size = len(row)
+        row += self._logprobs[depth, size : 4 * size].tolist()
+        return len(row) > size
+
+    def tokens(self) -> list[list[int]]:
+        """The ids of what was read."""
+        rows: list[list[int]] = self._ids[:, :_NARROW].tolist()
+        for depth, row in enumerate(self.probs):
+            if len(row) > _NARROW:
+                rows[depth] += self._ids[depth, _NARROW : len(row)].tolist()
+        return rows

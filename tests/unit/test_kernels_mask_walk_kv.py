@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from ddscope_kernels import (
+    ancestor_mask,
     ancestor_rows,
     build_tree,
     causal_rows,
@@ -33,7 +34,9 @@ def test_a_chain_of_any_length_is_the_plain_causal_mask() -> None:
     for count in (1, 2, 7, 8, 9, 63, 64, 65, 257):
         rows = ancestor_rows(list(range(count - 1)))
         assert rows == causal_rows(count)
-        assert torch.equal(visibility(rows), torch.ones(count, count, dtype=torch.bool).tril())
+        plain = torch.ones(count, count, dtype=torch.bool).tril()
+        assert torch.equal(visibility(rows), plain)
+        assert torch.equal(ancestor_mask(list(range(count - 1))), plain)
 
 
 def test_a_trees_own_rows_are_its_ancestor_closure() -> None:
@@ -41,6 +44,7 @@ def test_a_trees_own_rows_are_its_ancestor_closure() -> None:
     logprobs = torch.log_softmax(torch.randn(6, 40), -1).sort(-1, descending=True).values[:, :9]
     tree = build_tree(logprobs, torch.arange(54).view(6, 9), 80)
     assert tree.rows == ancestor_rows(tree.parents)
+    assert torch.equal(ancestor_mask(tree.parents), visibility(tree.rows))
 
 
 def test_a_mask_of_nothing_and_a_bit_outside_it() -> None:
@@ -49,6 +53,8 @@ def test_a_mask_of_nothing_and_a_bit_outside_it() -> None:
         visibility([1, 4])
     with pytest.raises(ValueError, match="parents must come before"):
         ancestor_rows([0, 2])
+    with pytest.raises(ValueError, match="parents must come before"):
+        ancestor_mask([0, 2])
 
 
 def test_the_walk_follows_the_targets_choices_and_ends_at_the_first_that_no_child_carries() -> None:

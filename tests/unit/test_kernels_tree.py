@@ -32,6 +32,31 @@ def test_tensors_and_lists_give_the_same_tree() -> None:
     assert build_tree(exact, torch.tensor(IDS), 6) == build_tree(exact.tolist(), IDS, 6)
 
 
+@pytest.mark.parametrize("spread", [0.0, 0.02, 1.0])
+def test_a_wide_tensor_of_which_few_columns_are_read_gives_the_tree_of_its_lists(spread: float) -> None:
+    # Without spread every candidate is as good as any, so that a row is read to its end.
+    logits = torch.randn(3, 700, generator=torch.Generator().manual_seed(5)) * spread
+    logprobs = logits.log_softmax(-1).sort(-1, descending=True).values
+    ids = torch.arange(2100).view(3, 700)
+    for budget in (0, 1, 63, 64, 65, 300, 900):
+        tree = build_tree(logprobs, ids, budget)
+        assert tree == build_tree(logprobs.tolist(), ids.tolist(), budget)
+        assert len(tree) == budget
+    assert spread or max(tree.ranks) == 699
+
+
+def test_a_wide_tensor_of_no_depth_or_with_a_number_that_is_none_is_built_as_any_other() -> None:
+    assert len(build_tree(torch.empty(0, 100), torch.empty(0, 100, dtype=torch.int64), 5)) == 0
+    logprobs = torch.full((2, 100), -4.0)
+    logprobs[0, 80] = NAN
+    ids = torch.arange(200).view(2, 100)
+    tree = build_tree(logprobs, ids, 150)
+    assert tree == build_tree(logprobs.tolist(), ids.tolist(), 150)
+    assert tree.dropped == 1
+    with pytest.raises(ValueError, match="disagree"):
+        build_tree(logprobs, ids[:, :90], 5)
+
+
 @pytest.mark.parametrize(("probs", "ids"), [(PROBS, IDS), ([], []), ([[], []], [[], []])])
 @pytest.mark.parametrize("build", [build_tree, chain_tree])
 def test_no_budget_no_depth_or_no_candidate_leaves_the_root_alone(probs, ids, build) -> None:
