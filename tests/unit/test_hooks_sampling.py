@@ -26,6 +26,8 @@ def test_one_pass_of_n_is_admitted(every: int, passes: int) -> None:
 def test_none_is_admitted_at_0_and_all_at_1() -> None:
     assert not any(Sampling(Sample(every=0), Clock()).admit() for _ in range(9))
     assert all(Sampling(Sample(), Clock()).admit() for _ in range(9))
+    assert Sampling(Sample(), Clock()).whole
+    assert not any(Sampling(s, Clock()).whole for s in (Sample(every=0), Sample(every=2), Sample(max_bytes_per_s=9)))
 
 
 @given(st.lists(st.tuples(st.floats(0, 3), st.integers(0, 5000)), max_size=200), st.integers(1, 10_000))

@@ -11,6 +11,7 @@ import torch
 
 from ddscope_hooks.config import Config, Sample
 from ddscope_hooks.taps import clock
+from ddscope_hooks.taps import core as taps
 from ddscope_hooks.taps.core import RESULT, Core
 from ddscope_hooks.taps.hooks import Breaker, Hook
 from ddscope_hooks.taps.place import Place
@@ -44,7 +45,8 @@ class OnDevice(torch.Tensor):
 def now(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The time in ns, to be set."""
     at = [0]
-    monkeypatch.setattr(clock, "time", SimpleNamespace(monotonic_ns=lambda: at[0]))
+    for module in (clock, taps):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic_ns=lambda: at[0]))
     monkeypatch.setattr(clock, "_spare", type(clock._spare)(maxlen=256))
     monkeypatch.setattr(torch.cuda, "Event", Event)
     return at

@@ -22,9 +22,10 @@ class Clock:
 
     __slots__ = ("_device", "_host", "began")
 
-    def __init__(self) -> None:
-        self.began = time.monotonic_ns()
-        self._host: dict[str, int] = {"draft": self.began}
+    def __init__(self, began: int) -> None:
+        """began: monotonic ns."""
+        self.began = began
+        self._host: dict[str, int] = {"draft": began}
         self._device: dict[str, Any] = {}
 
     def mark(self, name: str, tensor: Any = None) -> None:

@@ -25,6 +25,7 @@ very little.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -108,13 +109,15 @@ class Core:
             return
         self.gate.closed = False
         self.passes += 1
-        admitted = prefill or sampling.admit()
+        admitted = prefill or sampling.whole or sampling.admit()
         capture = admitted and not prefill and self.place.lead and self.emitter.watched
         if capture and sampling.rid:
             capture = any(sampling.match(str(req.rid)) for req in reqs)
-        clock = Clock() if capture else None
-        if clock is not None and clock.began < self._next_times:
-            clock = None
+        clock = None
+        if capture:
+            now = time.monotonic_ns()
+            if now >= self._next_times:
+                clock = Clock(now)
         self.timing.closed = clock is None
         self.capture = capture
         self.cargo = Cargo(clock, not admitted)
@@ -140,7 +143,7 @@ class Core:
     def put_host(self, name: str, values: Any) -> None:
         """Add a numpy array that is on the host already, under the names of `put`. It is copied here.
 
-        Where there is any, neither links nor masks are taken from the device.
+        Where there is any, all of the tree has to be there: no tokens, links or masks are taken from the device.
         """
         cargo = self.cargo
         if cargo is not None:

@@ -85,16 +85,16 @@ class _Plan:
         self.device, self.cat, self.max = device, torch.cat, torch.max
         self.spare: deque[_Slot] = deque(maxlen=KEPT)
         self.odd = [name for name, tensor in parts.items() if _code(tensor.dtype) is None]
-        self.bent = [name for name, tensor in parts.items() if tensor.dim() != 1]
         kinds: dict[Any, list[tuple[str, int]]] = {}
         for name, tensor in parts.items():
             kinds.setdefault(torch.float32 if name in self.odd else tensor.dtype, []).append((name, tensor.numel()))
         copied = {dtype: [name for name, _ in found] for dtype, found in kinds.items()}
+        self.bent = [name for names in copied.values() for name in names if len(names) > 1 and parts[name].dim() != 1]
         if logits is not None:  # at the end of their types, so that what is copied is in one piece
             kinds.setdefault(logits.dtype, []).append((BEST, logits.shape[0]))
             kinds.setdefault(torch.int64, []).append(("" if CHOICE in parts else CHOICE, logits.shape[0]))
         self.layout: list[Layout] = []
-        self.copied: list[tuple[list[str], Any, int, int]] = []  # names, type, first byte, end
+        self.copied: list[tuple[list[str], Any, Any, int, int]] = []  # names, type, shape, first byte, end
         self.chosen: list[tuple[Any, int, int]] = []
         self.size = 0
         for dtype in sorted(kinds, key=lambda dtype: -int(dtype.itemsize)):
@@ -104,7 +104,8 @@ class _Plan:
                 self.layout.append((name, _code(dtype) or "", size))
                 self.size += size
                 if at == len(names) - 1:
-                    self.copied.append((names, dtype, start, self.size))
+                    shape = parts[name].shape if len(names) == 1 else (-1,)
+                    self.copied.append((names, dtype, shape, start, self.size))
                 elif at >= len(names):
                     self.chosen.append((dtype, self.size - size, self.size))
         self.chosen.sort(key=lambda place: place[0] == torch.int64)  # values, then places
@@ -138,7 +139,7 @@ class _Slot:
             self.there = here if same else torch.empty(plan.size, dtype=torch.uint8, pin_memory=True)
             self.bytes = (ctypes.c_char * plan.size).from_address(self.there.data_ptr())
             self.chosen = tuple([here[start:end].view(dtype) for dtype, start, end in plan.chosen])
-            self.copied = [(names, here[start:end].view(dtype)) for names, dtype, start, end in plan.copied]
+            self.copied = [(names, here[a:b].view(dtype).view(shape)) for names, dtype, shape, a, b in plan.copied]
 
 
 def _code(dtype: Any) -> str | None:

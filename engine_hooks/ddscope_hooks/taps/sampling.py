@@ -24,7 +24,7 @@ class Sampling:
         self.set(sample)
 
     def set(self, sample: Sample) -> None:
-        """Take other controls, from any thread."""
+        """Take other controls, from any thread. whole: every pass is admitted, so nobody has to ask."""
         self.rid = sample.rid
         self._rate = sample.max_bytes_per_s
         self._filled = self._clock()
@@ -33,6 +33,7 @@ class Sampling:
         self._count = 0
         self.sample = sample
         self.every = sample.every
+        self.whole = sample.every == 1 and not sample.max_bytes_per_s
 
     def admit(self) -> bool:
         """Whether the next forward pass is recorded."""

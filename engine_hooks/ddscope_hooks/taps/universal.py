@@ -72,7 +72,8 @@ def _take(core: Core, info: Any, forward: Any, worker: Any, result: Any) -> None
         return
     cargo.n, cargo.size = n, nodes // n
     cargo.chain = getattr(info, "tree_topk", getattr(info, "topk", None)) == 1
-    cargo.parts["draft"] = draft
+    if not cargo.host:
+        cargo.parts["draft"] = draft
     # A chain needs no links, nor does a tree that is on the host already.
     for name, attribute in LINKS[:1] if cargo.chain or cargo.host else LINKS:
         tensor = getattr(info, attribute, None)
