@@ -14,11 +14,12 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 
 CUDA = torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1"
 SWITCH = "TRITON_INTERPRET"
+PHASES = (Phase.explicit, Phase.generate)  # a failing case is not made smaller: that would take minutes here
 
 if CUDA:
     pytest.importorskip("triton")
@@ -29,6 +30,7 @@ else:
 
         if type(tl.standard.sum).__name__ != "InterpretedFunction":
             raise RuntimeError("something imported triton before its interpreter was asked for: " + __name__)
+        import ddscope_kernels.jit.attention
         import ddscope_kernels.jit.kv
         import ddscope_kernels.jit.topk
         import ddscope_kernels.jit.tree
@@ -42,7 +44,7 @@ DEVICES = [
 
 def examples(interpreted: int, compiled: int) -> settings:
     """How many cases; the interpreter is slow, and a compiler is on new shapes."""
-    return settings(max_examples=compiled if CUDA else interpreted, deadline=None, derandomize=True)
+    return settings(max_examples=compiled if CUDA else interpreted, deadline=None, derandomize=True, phases=PHASES)
 
 
 def shapes(interpreted: Iterable[st.SearchStrategy[int]], compiled: list[tuple[int, ...]]) -> st.SearchStrategy[Any]:

@@ -4,6 +4,7 @@ The functions of `ddscope_kernels` under the same names, one request a row. On C
 they are Triton kernels that wait for no host and can be captured in a CUDA graph; elsewhere the references, row by row.
 """
 
+from ddscope_kernels.batched.attention import tree_attention
 from ddscope_kernels.batched.backend import use_triton
 from ddscope_kernels.batched.kv import compact_kv
 from ddscope_kernels.batched.marginals import MarginalsBatch, topk_logprobs
@@ -19,6 +20,7 @@ __all__ = [
     "empty_trees",
     "empty_walks",
     "topk_logprobs",
+    "tree_attention",
     "unpack_bits",
     "use_triton",
     "walk",
