@@ -20,6 +20,8 @@ SEED = 20260
 EAGLE3_LAYERS = [0, 1, 2]
 """Of the target: SGLang captures the output of each, before the next layer."""
 
+DSPARK_LAYERS, DSPARK_BLOCK = [0, 2], 4
+
 LETTERS = "etaoinshrdlucmfwyp"
 
 
@@ -65,6 +67,65 @@ def tiny_eagle3_draft(folder: Path, layer_ids: list[int] | None = None, given: i
         "draft_vocab_size": VOCAB,
         "num_aux_hidden_states": given,
         "eagle_config": {"eagle_aux_hidden_state_layer_ids": layer_ids, "use_aux_hidden_state": True},
+    }
+    return _write(folder, config, weights)
+
+
+def tiny_dspark_draft(folder: Path, *, confidence: bool = False) -> Path:
+    """A block of drafts from the token before each alone: the Markov head tells the target's nearly-bigram successor.
+
+    The weights of the last norm are 0, so what the backbone makes of the target's layers adds nothing to the logits.
+    confidence: with a head that is never sure, 0.5 for each draft.
+    """
+    generator = torch.Generator().manual_seed(SEED + 3)
+    target = _llama(LAYERS)
+    weights = {name.removeprefix("model."): weight for name, weight in target.items() if _layer(name) == 0}
+    weights |= {
+        "fc.weight": _random(generator, HIDDEN, len(DSPARK_LAYERS) * HIDDEN, scale=0.05),
+        "hidden_norm.weight": torch.ones(HIDDEN),
+        "norm.weight": torch.zeros(HIDDEN),
+        "layers.0.self_attn.q_norm.weight": torch.ones(HEAD),
+        "layers.0.self_attn.k_norm.weight": torch.ones(HEAD),
+        "markov_head.markov_w1.weight": target["model.embed_tokens.weight"],
+        "markov_head.markov_w2.weight": target["lm_head.weight"],
+    }
+    if confidence:
+        weights["confidence_head.proj.weight"] = torch.zeros(1, 2 * HIDDEN)
+        weights["confidence_head.proj.bias"] = torch.zeros(1)
+    config = _config(1) | {
+        "architectures": ["DSparkDraftModel"],
+        "model_type": "qwen3",
+        "layer_types": ["full_attention"],
+        "num_target_layers": LAYERS,
+        "block_size": DSPARK_BLOCK,
+        "markov_rank": HIDDEN,
+        "markov_head_type": "vanilla",
+        "dflash_config": {"mask_token_id": 0, "target_layer_ids": DSPARK_LAYERS},
+    }
+    return _write(folder, config, weights)
+
+
+def tiny_gemma4(folder: Path) -> Path:
+    """A target of the one family whose drafters read its cache. Full attention in every layer, untied head."""
+    config = _gemma4(LAYERS) | {"architectures": ["Gemma4ForCausalLM"], "per_layer_config": {}}
+    return _write(folder, config, _gemma4_weights(LAYERS))
+
+
+def tiny_gemma4_assistant(folder: Path) -> Path:
+    """One layer that sees the last token's embedding and tells the target's nearly-bigram successor."""
+    eye, none = torch.eye(HIDDEN), torch.zeros(HIDDEN, HIDDEN)
+    weights = _gemma4_weights(1) | {
+        "pre_projection.weight": torch.cat([eye, none], dim=1),
+        "post_projection.weight": eye,
+    }
+    text = _gemma4(1) | {"per_layer_config": {}, "num_kv_shared_layers": 1, "vocab_size_per_layer_input": 0}
+    config = {
+        "architectures": ["Gemma4AssistantForCausalLM"],
+        "model_type": "gemma4_assistant",
+        "text_config": text,
+        "backbone_hidden_size": HIDDEN,
+        "tie_word_embeddings": False,
+        "torch_dtype": "float32",
     }
     return _write(folder, config, weights)
 
@@ -136,6 +197,19 @@ def _llama(layers: int) -> dict[str, Tensor]:
     return weights
 
 
+def _gemma4_weights(layers: int) -> dict[str, Tensor]:
+    """The other target's weights with the norms of this family: a layer adds a tenth of the scaled embedding."""
+    weights = {name: weight for name, weight in _llama(layers).items() if not name.endswith("layernorm.weight")}
+    for i in range(layers):
+        for norm in ("input", "pre_feedforward", "post_attention", "post_feedforward"):
+            small = 0.1 * HIDDEN**0.5 if norm.startswith("post") else 1.0
+            weights[f"model.layers.{i}.{norm}_layernorm.weight"] = torch.full((HIDDEN,), small)
+        for norm in ("q_norm", "k_norm"):
+            weights[f"model.layers.{i}.self_attn.{norm}.weight"] = torch.ones(HEAD)
+        weights[f"model.layers.{i}.layer_scalar"] = torch.ones(1)
+    return weights
+
+
 def _layer(name: str) -> int:
     """Number of the layer a weight belongs to; −1 outside."""
     return int(name.split(".")[2]) if name.startswith("model.layers.") else -1
@@ -161,6 +235,17 @@ def _config(layers: int) -> dict[str, Any]:
         "torch_dtype": "float32",
         "bos_token_id": VOCAB - 2,
         "eos_token_id": VOCAB - 1,
+    }
+
+
+def _gemma4(layers: int) -> dict[str, Any]:
+    return {
+        "model_type": "gemma4_text",
+        "layer_types": ["full_attention"] * layers,
+        "hidden_size_per_layer_input": 0,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "sliding_window": 512,
+        **{name: value for name, value in _config(layers).items() if name not in ("architectures", "model_type")},
     }
 
 

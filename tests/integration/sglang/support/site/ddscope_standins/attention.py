@@ -9,7 +9,11 @@ from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBack
 from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 from sglang.srt.speculative.draft_utils import DraftBackendFactory
+from sglang.srt.speculative.frozen_kv_mtp_worker_v2 import FrozenKVMTPDraftWorker
 from torch.nn.functional import scaled_dot_product_attention
+
+NAMES = ("torch_native", "intel_amx")
+"""Some models do not take the first; the second is SGLang's own for CPUs, and needs kernels that are not here."""
 
 
 class TreeAttention(TorchNativeAttnBackend):
@@ -52,7 +56,7 @@ class TreeAttention(TorchNativeAttnBackend):
             new = [info.draft_token_num] * len(lengths)
             before = lengths
             if getattr(info, "tree_topk", 1) != 1:
-                masks = info.custom_mask.view(len(lengths), new[0], new[0]).bool()
+                masks = _tails(info.custom_mask, lengths, new[0])
         else:
             new = forward_batch.extend_seq_lens.tolist()
             before = [length - n for length, n in zip(lengths, new, strict=True)]
@@ -80,6 +84,13 @@ class TreeAttention(TorchNativeAttnBackend):
             self.token_to_kv_pool.set_kv_buffer(layer, KVWriteLoc(forward_batch.out_cache_loc, None), k, v)
 
 
+def _tails(mask, lengths, nodes):
+    """[nodes, nodes] of each request; a mask may have columns for what comes before the nodes, too."""
+    wide = [0 if mask.numel() == len(lengths) * nodes**2 else length for length in lengths]
+    rows = mask.view(-1).split([(before + nodes) * nodes for before in wide])
+    return [row.view(nodes, -1)[:, before:].bool() for row, before in zip(rows, wide, strict=True)]
+
+
 class DraftSteps:
     """The back ends of a drafter's loop: at step s, row (request, branch) sees the prompt and its own s + 1 slots."""
 
@@ -100,7 +111,9 @@ class DraftSteps:
 
 def install():
     """Register the back end, and let SGLang's drafters have it."""
-    register_attention_backend("torch_native")(TreeAttention)
+    for name in NAMES:
+        register_attention_backend(name)(TreeAttention)
+    FrozenKVMTPDraftWorker._init_draft_attn_backend = lambda worker: TreeAttention(worker.draft_model_runner)
     create = DraftBackendFactory._create_backend
 
     def create_backend(self, name, makers, error, stamps_children=False):
