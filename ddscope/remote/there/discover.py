@@ -83,7 +83,6 @@ def describe(root: int, known: dict[int, procs.Process], unit: str = "", port: i
         "kind": kind,
         "unit": unit or own,
         "user_unit": user,
-        "user_id": units.id_of(user) if user else None,
         "container": f"{program} {container}" if container else "",
         "log_command": f"{program} logs -f {container}" if container else "",
         "pid": root,
@@ -99,7 +98,8 @@ def describe(root: int, known: dict[int, procs.Process], unit: str = "", port: i
         "processes": [{"pid": one.pid, "ppid": one.ppid, "name": one.title} for one in family],
         "sockets": hook_sockets(pids),
     }
-    return {name: value for name, value in told.items() if value not in ("", None, False)}
+    told = {name: value for name, value in told.items() if value not in ("", None, 0)}
+    return dict(told, user_id=units.id_of(user)) if user else told
 
 
 def algorithm(args: dict[str, str]) -> str:

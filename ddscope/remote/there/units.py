@@ -7,8 +7,12 @@ import os
 import pwd
 import re
 import subprocess
+from typing import TYPE_CHECKING
 
 from ddscope.remote.there import procs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 WORDS = re.compile(r"sglang|vllm", re.I)
 SYSTEM_FOLDERS = (
@@ -34,41 +38,51 @@ def name_of(uid: int) -> str:
         return str(uid)
 
 
-def manager(user: str) -> list[str]:
-    """What systemctl needs to reach a user's manager; nothing for the system's. Another's needs root."""
-    if not user:
-        return []
-    return ["--user"] if user == me() else ["--user", f"--machine={user}@.host"]
+def systemctl(user: str, *words: str) -> str:
+    """What systemctl prints, of the system or of a user's manager; empty where there is none or it says nothing.
 
-
-def environment() -> dict[str, str]:
-    """For systemctl: a session without PAM's help does not know where its user's manager listens."""
+    Another user's manager only answers that user, whom root becomes for the question.
+    """
     told = dict(os.environ, LC_ALL="C.UTF-8", SYSTEMD_COLORS="0", SYSTEMD_PAGER="")
-    runtime = f"/run/user/{os.geteuid()}"
-    if "XDG_RUNTIME_DIR" not in told and os.path.isdir(runtime):
-        told["XDG_RUNTIME_DIR"] = runtime
-    return told
-
-
-def systemctl(*words: str) -> str:
-    """What systemctl prints; empty where there is no systemd or it says nothing."""
+    become = None
+    if user:
+        owner = id_of(user)
+        if owner is None:
+            return ""
+        told["XDG_RUNTIME_DIR"] = f"/run/user/{owner}"  # a session without PAM's help does not know it
+        told.pop("DBUS_SESSION_BUS_ADDRESS", None)
+        if owner != os.geteuid():
+            become = becoming(owner)
     try:
         done = subprocess.run(
-            ["systemctl", *words],
+            ["systemctl", *(["--user"] if user else []), *words],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=10,
             check=False,
-            env=environment(),
+            env=told,
+            preexec_fn=become,
         )
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.decode("utf-8", "replace")
 
 
+def becoming(owner: int) -> Callable[[], None]:
+    """What makes a child another user; it fails, and so the question, for anybody but root."""
+
+    def become() -> None:
+        group = pwd.getpwuid(owner).pw_gid
+        os.setgroups([])
+        os.setgid(group)
+        os.setuid(owner)
+
+    return become
+
+
 def state_of(unit: str, user: str = "") -> dict[str, str]:
     """Properties of a unit of the system, or of a user; empty where systemd does not answer."""
-    text = systemctl(*manager(user), "show", "--property=" + ",".join(SHOWN), "--", unit)
+    text = systemctl(user, "show", "--property=" + ",".join(SHOWN), "--", unit)
     return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
 
 
