@@ -42,6 +42,32 @@ def install_arguments():
             speculative_hook.current_platform = real
 
     speculative_hook._handle_dflash = handle_dflash
+    _let_dspark_start()
+
+
+class _Elsewhere:
+    """Settings as on a device where DSPARK starts."""
+
+    device = "xpu"
+
+    def __init__(self, real):
+        self._real = real
+
+    def __getattr__(self, name):
+        return getattr(self._real, name)
+
+
+def _let_dspark_start():
+    handle, view = speculative_hook._handle_dspark, speculative_hook.resolving_view
+
+    def handle_dspark(server_args):
+        speculative_hook.resolving_view = lambda args: _Elsewhere(view(args))
+        try:
+            return handle(server_args)
+        finally:
+            speculative_hook.resolving_view = view
+
+    speculative_hook._handle_dspark = handle_dspark
 
 
 def install_worker():
