@@ -14,6 +14,7 @@ from ddscope.engine.tokenizer import Tokenizer
 from ddscope.engine.training import data as data_command
 from ddscope.engine.training.batches import Batches
 from ddscope.engine.training.data import prompt_key, write_data
+from ddscope.engine.training.forward import BatchTarget
 from ddscope.engine.training.shards import HELD_OUT, MANIFEST, DataFolder, pack, read_held_out
 from ddscope.engine.training.writing import Writer, Written, chat_frame
 from tests.engine_models import target_config, target_tensors, write_folder, write_tokenizer
@@ -82,6 +83,19 @@ def test_sampled_tokens_follow_the_targets_distribution(target: Path) -> None:
     probabilities[2] += probabilities[EOS]  # an end of text ends the message as well
     probabilities[EOS] = 0
     assert (seen - probabilities).abs().max() < 4 * (0.25 / count) ** 0.5
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_graphs_write_what_is_written_without_them(target: Path) -> None:
+    frame = chat_frame(Tokenizer(target), frozenset({EOS}))
+    model = BatchTarget.load(target, torch.float32, torch.device("cuda"))
+    texts = []
+    for graphs in (False, True):
+        writer = Writer(model, frame, 32, 40, 90, graphs=graphs)  # three extents of the cache
+        for seed in (1, 2):
+            draws = torch.Generator("cuda").manual_seed(seed)
+            texts.append(writer.write(draws, 1.0, torch.tensor([0.0, 0.8] * 16, device="cuda")))
+    assert texts[:2] == texts[2:]
 
 
 def test_equal_seeds_write_equal_texts(target: Path) -> None:

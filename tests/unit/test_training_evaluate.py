@@ -13,8 +13,10 @@ from ddscope.engine.errors import EngineError
 from ddscope.engine.generate import Generator, Params
 from ddscope.engine.pair import load_pair
 from ddscope.engine.training import __main__ as command
-from ddscope.engine.training.card import FACTS, write_card
+from ddscope.engine.training.card import FACTS, SCORES, write_card
+from ddscope.engine.training.common import find_target
 from ddscope.engine.training.evaluate import evaluate, parse_budgets, table
+from ddscope.engine.training.export import export
 from ddscope.engine.training.freerun import FreeRun
 from ddscope.engine.training.model import DrafterModule
 from ddscope.engine.training.options import EvaluateOptions
@@ -22,6 +24,8 @@ from ddscope.engine.training.shards import HeldOut, write_held_out
 from ddscope.engine.training.train import train
 from tests.unit.training_support import Silent, chat_pair, load, train_options, written
 
+SCORED = {"prompts": 1, "max_new_tokens": 8, "dtype": "float32", "machine": "a CPU", "command": ""}
+SCORED |= {"scores": [{"name": "chain", "tau": 2.5}]}
 PROMPTS = [[0, 1, 5, 6, 2, 3], [0, 1, 9, 2, 3], [0, 1, 7, 7, 4, 12, 11, 2, 3], [0, 1, 13, 5, 8, 8, 2, 3]]
 
 
@@ -31,7 +35,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     root = tmp_path_factory.mktemp("evaluate")
     target, _ = chat_pair(root)
     data = written(target, root / "data", sequences=40).folder
-    options = train_options(target, data, root / "run", steps=60, lr=1e-2, block=6)
+    options = train_options(target, data, root / "run", steps=60, passes=6, lr=1e-2, block=6)
     return target, train(options, Silent())
 
 
@@ -97,6 +101,19 @@ def test_the_card_gets_the_scores(folders: tuple[Path, Path], prompts: Path) -> 
     before = card
     write_card(draft)
     assert (draft / "README.md").read_text() == before
+
+
+def test_scores_stay_with_the_weights_that_got_them(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    target, draft = folders
+    data, finished = draft.parent.parent / "data", draft.parent
+    (draft / SCORES).write_text(json.dumps(SCORED))
+    train(train_options(target, data, finished, steps=60, passes=6, lr=1e-2, block=6), Silent())  # ended: written again
+    assert (draft / SCORES).exists() and "| chain |\n|---|\n| 2.50 |" in (draft / "README.md").read_text()
+    config = read_drafter_config(draft)
+    other = DrafterModule(config, 8, torch.device("cpu"))
+    export(draft, other, find_target(target, Silent()), json.loads((draft / FACTS).read_text()))
+    assert not (draft / SCORES).exists()
+    train(train_options(target, data, finished, steps=60, passes=6, lr=1e-2, block=6), Silent())
 
 
 def test_a_drafter_of_others_gets_no_card(folders: tuple[Path, Path], prompts: Path, tmp_path: Path) -> None:

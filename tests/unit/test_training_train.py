@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -46,8 +47,9 @@ def test_the_loss_falls(target: Path, data: Path, tmp_path: Path) -> None:
     train(train_options(target, data, tmp_path / "run", steps=50, lr=1e-2, log_every=10), Silent())
     log = log_of(tmp_path / "run")
     assert [line["step"] for line in log] == list(range(10, 51, 10))
-    assert log[-1]["loss"] < 0.8 * log[0]["loss"]
-    assert log[-1]["tau"] > log[0]["tau"] + 0.2
+    assert log[-1]["loss"] < 0.5 * log[0]["loss"]
+    assert log[-1]["loss"] < math.log(16), "no better than guessing among 16 tokens"
+    assert log[-1]["tau"] > log[0]["tau"] + 0.1
     assert all(line["tau_on_policy"] >= 1 for line in log)
     assert log[-1]["lr"] < log[0]["lr"]
 

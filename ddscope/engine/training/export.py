@@ -22,7 +22,7 @@ def export(
 ) -> Path:
     """Write config.json, model.safetensors (bfloat16), training.json, the held-out prompts of `data`, and the card.
 
-    Scores of an earlier drafter in the folder are removed. Raises EngineError when the folder cannot be written.
+    Scores that another drafter got in this folder are removed. Raises EngineError when the folder cannot be written.
     """
     config = drafter.config
     raw = read_json(target.folder / "config.json")
@@ -62,12 +62,14 @@ def export(
         name: tensor.detach().to("cpu", torch.bfloat16).contiguous() for name, tensor in drafter.state_dict().items()
     }
     facts = facts | {"parameters": parameters(config), "megabytes": round(megabytes(config), 1)}
-    write_whole(folder / "model.safetensors", save(tensors, metadata={"format": "pt"}))
+    model, content_of_it = folder / "model.safetensors", save(tensors, metadata={"format": "pt"})
+    if not model.is_file() or model.read_bytes() != content_of_it:
+        (folder / SCORES).unlink(missing_ok=True)
+        write_whole(model, content_of_it)
     write_whole(folder / "config.json", (json.dumps(content, indent=2) + "\n").encode())
     write_whole(folder / FACTS, (json.dumps(facts, indent=1) + "\n").encode())
     if data is not None and (data / HELD_OUT).is_file():
         write_whole(folder / HELD_OUT, (data / HELD_OUT).read_bytes())
-    (folder / SCORES).unlink(missing_ok=True)
     write_card(folder)
     return folder
 

@@ -171,7 +171,7 @@ class Writer:
         drawn = logits.addcmul(self._noise.log(), self._warmth[:, None], value=-1).argmax(-1)
         here = self._place[:, 0] + 1
         in_prompt, closing, answering = (self._phase == phase for phase in (_PROMPT, _CLOSING, _ANSWER))
-        ends = in_prompt & (torch.isin(drawn, self._ends) | (here >= self._prompt_end))
+        ends = in_prompt & (_among(drawn, self._ends) | (here >= self._prompt_end))
         forced = self._after[self._closed.clamp(max=len(self._after) - 1)]
         closing = closing | ends
         chosen = torch.where(closing, forced, drawn)
@@ -179,7 +179,7 @@ class Writer:
         self._closed += closing.long()
         opened = closing & (self._closed == len(self._after))
         self._started.copy_(torch.where(opened, here + 1, self._started))
-        finished = answering & (torch.isin(chosen, self._eos) | (here + 1 >= self._started + self._answer_tokens))
+        finished = answering & (_among(chosen, self._eos) | (here + 1 >= self._started + self._answer_tokens))
         phase = torch.where(ends, _CLOSING, self._phase)
         phase = torch.where(opened, _ANSWER, phase)
         self._phase.copy_(torch.where(finished, _DONE, phase))
@@ -200,6 +200,11 @@ class Writer:
             for row, end, start, warm, whole in zip(rows, ends, starts, warmth, done, strict=True)
             if whole
         ]
+
+
+def _among(ids: Tensor, few: Tensor) -> Tensor:
+    # Not torch.isin: it may sort, and then looks at sizes on the host, which a graph cannot.
+    return (ids[:, None] == few).any(-1)
 
 
 def _bias(sees: Tensor, dtype: torch.dtype) -> Tensor:
