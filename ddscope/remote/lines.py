@@ -14,18 +14,12 @@ from typing import IO, Any
 
 from ddscope.remote.agent import payload, python_on, starter
 from ddscope.remote.host import Host, HostError
+from ddscope.sources.guard import guarded
 from ddscope.sources.lines import LineCutter, LogLines, LogSource
 from ddscope.sources.threaded import Backoff
 
 BACKOFF_S = (0.5, 10.0)
 READ = 1 << 18
-GUARD = """
-"$@" </dev/null & p=$!
-{ cat >/dev/null; kill $p; } <&3 >/dev/null 2>&1 & g=$!
-wait $p; s=$?
-kill $g 2>/dev/null
-exit $s
-"""  # what runs there ends with the connection, also while it prints nothing
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
@@ -167,8 +161,7 @@ class CommandLines(_Lines):
         self._command = command
 
     def _once(self) -> None:
-        guard = ["sh", "-c", f'exec 3<&0; set -- sh -c "$1"; {GUARD}', "sh", f"{{ {self._command}\n}} 2>&1"]
-        process = self._popen(self.host.command(guard))
+        process = self._popen(self.host.command(guarded(["sh", "-c", f"{{ {self._command}\n}} 2>&1"])))
         assert process.stdout is not None
         try:
             while data := process.stdout.read1(READ):  # type: ignore[attr-defined]

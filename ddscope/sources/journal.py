@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from ddscope.sources.export import Entry, ExportError, ExportParser
+from ddscope.sources.guard import guarded
 from ddscope.sources.lines import LogLines, LogSource
 from ddscope.sources.threaded import Backoff, Woken
 
@@ -115,14 +116,14 @@ class JournalSource(Woken, LogSource):
         """Run journalctl until it ends, for whatever reason. False when there is no use in another try."""
         self._said.clear()
         try:
-            command = self._local(["env", "LC_ALL=C.UTF-8", *self.arguments()]) if self._there else self.arguments()
+            command = self._there(self._guarded()) if self._there is not None else self.arguments()
         except ValueError as problem:
             self._away(str(problem))
             return True
         try:
             process = subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE if self._there is not None else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env={**os.environ, "LC_ALL": "C.UTF-8"},  # its complaints are looked at
@@ -141,10 +142,14 @@ class JournalSource(Woken, LogSource):
         finally:
             process.kill()
             process.wait()
-            for stream in (process.stdout, process.stderr):
+            for stream in (process.stdin, process.stdout, process.stderr):
                 if stream is not None:
                     stream.close()
         return True
+
+    def _guarded(self) -> list[str]:
+        """For a host: journalctl ends there with our end of its standard input, also while no entry comes."""
+        return guarded(["env", "LC_ALL=C.UTF-8", *self.arguments()])
 
     def _local(self, argv: Sequence[str]) -> list[str]:
         return self._there(argv) if self._there is not None else list(argv)
