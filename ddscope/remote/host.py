@@ -30,6 +30,8 @@ READY = b"ddscope: ready"
 SSH = "DDSCOPE_SSH"
 """Environment variable with another ssh command, options included: `ssh -F FILE`."""
 LOCAL = ("localhost", "local")
+CONTROL = "m"
+ASK_S = 20.0
 NOT_FOUND = 127
 SSH_FAILED = 255
 
@@ -63,7 +65,9 @@ class Host:
         self.folder = Path(tempfile.mkdtemp(prefix="ddscope-"))
         self._lock = threading.RLock()
         self._master: subprocess.Popen[bytes] | None = None
+        self._making: subprocess.Popen[bytes] | None = None
         self._forwards: dict[str, Path] = {}
+        self._forwarded = 0
         self._closed = False
         self._why = ""
         self._wait = 0.0
@@ -91,7 +95,7 @@ class Host:
             return Done(NOT_FOUND, b"", f"{argv[0]}: not found\n".encode())
         except OSError as error:
             raise HostError(f"`{argv[0]}` cannot be run: {error.strerror or error}.") from None
-        if not self.is_local and done.returncode == SSH_FAILED and self._was_ssh(done.stderr):
+        if not self.is_local and done.returncode == SSH_FAILED and not self._stands(done.stderr):
             raise HostError(f"The connection to {self.name} was lost while `{argv[0]}` ran there.")
         return Done(done.returncode, done.stdout, done.stderr)
 
@@ -102,14 +106,9 @@ class Host:
         self.connect()
         return [*self._client(), "-T", "--", self.name, shlex.join(argv)]
 
-    def _was_ssh(self, err: bytes) -> bool:
-        """Whether status 255 was ssh's, not the command's."""
-        deadline = time.monotonic() + 0.3
-        while self.connected and time.monotonic() < deadline:
-            if b"mux_client" in err or b"onnection to " in err:
-                return True
-            time.sleep(0.05)
-        return not self.connected
+    def _stands(self, said: bytes) -> bool:
+        """Whether the connection answers, and took the command: status 255 was the command's then, else ssh's."""
+        return b"mux_client" not in said and self.connected and self._ask("check") == 0
 
     # the connection -------------------------------------------------------------------------------------------
 
@@ -123,10 +122,10 @@ class Host:
         if self.is_local:
             return
         with self._lock:
-            if self._closed:
-                raise HostError(f"The connection to {self.name} was closed.")
             if self.connected:
                 return
+            if self._closed:
+                raise HostError(f"The connection to {self.name} was closed.")
             if time.monotonic() < self._not_before:
                 raise HostError(self._why)
             self._drop()
@@ -140,12 +139,19 @@ class Host:
             self._wait = self._not_before = 0.0
             self.connections += 1
             for remote, local in self._forwards.items():
-                self._ask("forward", remote, local)
+                self._forward(remote, local)
+
+    def leave(self) -> None:
+        """Connect no more, and break off a connection that is being made; one that stands goes on until `close`."""
+        self._closed = True
+        making = self._making
+        if making is not None:
+            making.terminate()
 
     def close(self) -> None:
         """Disconnect and remove what was made here. What still runs there over `command` loses its connection."""
+        self.leave()
         with self._lock:
-            self._closed = True
             self._drop()
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -161,7 +167,7 @@ class Host:
             "ConnectTimeout": str(CONNECT_S),
             "ServerAliveInterval": str(ALIVE_S),
             "ServerAliveCountMax": str(ALIVE_COUNT),
-            "ControlPath": str(self.folder / "m"),
+            "ControlPath": str(self.folder / CONTROL),
             "ControlPersist": "no",
             "ClearAllForwardings": "no",
             "ForwardAgent": "no",
@@ -178,21 +184,28 @@ class Host:
 
     def _begin(self) -> None:
         """Start the connection that all others go through. It ends with the pipe to it, so with this process, too."""
+        (self.folder / CONTROL).unlink(missing_ok=True)  # of one that was killed: ssh would do without, and say nothing
         said = self.folder / "said"
         command = [*self._ssh, *self._options(), "-o", "ControlMaster=yes", "-o", "ExitOnForwardFailure=no"]
         command += ["-T", "--", self.name, f"echo {shlex.quote(READY.decode())}; exec cat >/dev/null"]
         try:
             with said.open("wb") as err:
-                self._master = subprocess.Popen(
+                made = self._making = subprocess.Popen(
                     command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err, start_new_session=True
                 )
         except OSError:
             raise HostError(self._no_ssh()) from None
-        why = self._await_ready(self._master)
+        if self._closed:  # `leave` may not have seen it
+            made.terminate()
+        why = self._await_ready(made)
+        self._making = None
         if why:
             words = said.read_text("utf-8", "replace") if said.exists() else ""
-            self._drop()
+            _end(made)
+            if self._closed:
+                why, words = f"The connection to {self.name} was closed.", ""
             raise HostError(sentence(self.name, words) or why)
+        self._master = made  # only now: until it is ready nothing can go through it
 
     def _await_ready(self, master: subprocess.Popen[bytes]) -> str:
         """Until the host's shell has spoken; why not, else."""
@@ -210,18 +223,8 @@ class Host:
 
     def _drop(self) -> None:
         master, self._master = self._master, None
-        if master is None:
-            return
-        for stream in (master.stdin, master.stdout):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
-        master.terminate()  # not only the pipe: other sessions would keep it
-        try:
-            master.wait(2)
-        except subprocess.TimeoutExpired:
-            master.kill()
-            master.wait()
+        if master is not None:
+            _end(master)
 
     def _no_ssh(self) -> str:
         return f"{self._ssh[0]} cannot be run: install the OpenSSH client, or say in {SSH} which command to use."
@@ -237,10 +240,11 @@ class Host:
         self.connect()
         with self._lock:
             if remote not in self._forwards:
-                folder = self.folder / f"f{len(self._forwards)}"
-                folder.mkdir(mode=0o700, exist_ok=True)
+                folder = self.folder / f"f{self._forwarded}"
+                self._forwarded += 1
+                folder.mkdir(mode=0o700)
                 self._forwards[remote] = folder / (Path(remote).name[-40:] or "socket")
-                self._ask("forward", remote, self._forwards[remote])
+                self._forward(remote, self._forwards[remote])
             return self._forwards[remote]
 
     def unforward(self, remote: str) -> None:
@@ -248,13 +252,33 @@ class Host:
         with self._lock:
             local = self._forwards.pop(remote, None)
             if local is not None and self.connected:
-                self._ask("cancel", remote, local)
+                self._ask("cancel", "-L", f"{local}:{remote}")
+            if local is not None:
+                local.unlink(missing_ok=True)
 
-    def _ask(self, what: str, remote: str, local: Path) -> None:
-        """Ask the connection for a forward, or to end it. A server that forbids it is found out by who connects."""
+    def _forward(self, remote: str, local: Path) -> None:
+        """A server that forbids it is found out by who connects."""
         local.unlink(missing_ok=True)
-        command = [*self._client(), "-O", what, "-L", f"{local}:{remote}", "--", self.name]
+        self._ask("forward", "-L", f"{local}:{remote}")
+
+    def _ask(self, what: str, *words: str) -> int:
+        """Ask ssh here that holds the connection for something; 0 when it does. The host has no part in it."""
+        command = [*self._client(), "-O", what, *words, "--", self.name]
         with contextlib.suppress(OSError, subprocess.SubprocessError):
-            subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=10, check=False)
-        if what == "cancel":
-            local.unlink(missing_ok=True)
+            done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=ASK_S, check=False)
+            return done.returncode
+        return SSH_FAILED
+
+
+def _end(ssh: subprocess.Popen[bytes]) -> None:
+    """Not only its pipe: other sessions would keep it."""
+    for stream in (ssh.stdin, ssh.stdout):
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                stream.close()
+    ssh.terminate()
+    try:
+        ssh.wait(2)
+    except subprocess.TimeoutExpired:
+        ssh.kill()
+        ssh.wait()
