@@ -16,6 +16,7 @@ FLOOR_S = 10.0
 """No silence shorter than this is a stall: a prefill may be long."""
 USUAL = 3
 """A stall is this many times the usual time between two steps."""
+_OF_LOG = re.compile(rb'"src":"(?:journal|log|probe)\b')
 _RID = re.compile(rb'"rid":"((?:[^"\\]|\\.)*)"')
 
 
@@ -52,8 +53,8 @@ class Pulse:
             self._touch(line, now)
         elif line.startswith(b'{"type":"finish"') and (rid := _RID.search(line)):
             self._open.pop(rid[1], None)
-        elif line.startswith(b'{"type":"header"'):
-            self._open.clear()  # another engine: what the last one left open is gone
+        elif line.startswith(b'{"type":"header"') or (line.startswith(b'{"type":"gap"') and not _OF_LOG.search(line)):
+            self._open.clear()  # another engine, or its `finish` may be what is missing; the next step opens it again
         elif line.startswith(b'{"type":"log"') and b"Decode batch" in line:
             self._last = (now, "a line of the decode loop")
 

@@ -1,11 +1,9 @@
-"""py-spy for a host that has none: this environment's own, into a private folder there, and away again at the end."""
+"""py-spy for a host that has none: this environment's own, into a private folder there. The agent takes it away."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
-import posixpath
 import shutil
 import sys
 from pathlib import Path
@@ -14,8 +12,11 @@ from ddscope.remote.host import Host, HostError
 
 TRANSFER_S = 120.0
 SCRIPT = """
-d=$(mktemp -d "${TMPDIR:-/tmp}/ddscope-XXXXXX") && cat >"$d/py-spy" && chmod 700 "$d/py-spy" && echo "$d/py-spy"
-"""
+trap '' HUP PIPE
+d=$(mktemp -d "${TMPDIR:-/tmp}/ddscope-XXXXXX") || exit 1
+cat >"$d/py-spy" && [ "$(wc -c <"$d/py-spy")" -eq "$1" ] && chmod 700 "$d/py-spy" && echo "$d/py-spy" && exit 0
+rm -rf "$d"; exit 1
+"""  # a connection that is lost looks like the end of the file; and nobody would know of it then
 
 
 def local_py_spy() -> Path | None:
@@ -40,17 +41,10 @@ def push_py_spy(host: Host, machine: str) -> str:
         )
     if host.is_local:
         return str(local)
-    done = host.run(["sh", "-c", SCRIPT], input=local.read_bytes(), timeout=TRANSFER_S)
+    data = local.read_bytes()
+    done = host.run(["sh", "-c", SCRIPT, "sh", str(len(data))], input=data, timeout=TRANSFER_S)
     path = done.out.decode("utf-8", "replace").strip()
     if done.status or not path.endswith("/py-spy"):
         said = done.err.decode("utf-8", "replace").strip().splitlines()
         raise HostError(f"py-spy could not be put on {host.name}: {said[-1] if said else 'no reason was given'}.")
     return path
-
-
-def remove(host: Host, path: str) -> None:
-    """Take away what was pushed. A host that is gone keeps it."""
-    if host.is_local or not host.connected:
-        return
-    with contextlib.suppress(HostError):
-        host.run(["rm", "-rf", "--", posixpath.dirname(path)], timeout=5)

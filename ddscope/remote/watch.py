@@ -24,6 +24,8 @@ SAMPLES = 5
 CLOCK_EVERY_S = 600.0
 SECOND_DUMP_S = 10.0
 DUMPS_APART_S = 60.0
+HEARD_S = 3.0
+"""A server's silence counts only where its host was heard at most so long ago."""
 STALLS = ("process", "health", "generate", "progress")
 """Rungs whose failing is looked into with stacks."""
 
@@ -76,11 +78,12 @@ class HostWatch:
         self._threads: list[threading.Thread] = []
         self._failing: set[str] = set()
         self._clock: list[tuple[int, int]] = []  # (round trip, offset) in µs
-        self._asked_ns = 0
+        self._heard = 0.0  # when the agent last said something
         self._next_clock = 0.0
         self._next_dump: float | None = None
         self._last_dump = float("-inf")
         self._py_spy = ""
+        self._pushing = threading.Lock()
         self._pulse_told: tuple[bool | None, float] = (None, 0.0)
 
     # running --------------------------------------------------------------------------------------------------
@@ -101,8 +104,6 @@ class HostWatch:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
-        if self._py_spy:
-            pushing.remove(self.host, self._py_spy)
 
     def _run(self) -> None:
         wait = BACKOFF_S[0]
@@ -124,6 +125,7 @@ class HostWatch:
         heard = False
         try:  # `stop` sets the event before it looks for an agent to close
             while not self._stopped.is_set() and (message := agent.read()) is not None:
+                self._heard = time.monotonic()
                 if not heard:
                     heard, self._next_clock, self._clock = True, 0.0, []
                     self.state, self.reason = "connected", ""
@@ -144,7 +146,11 @@ class HostWatch:
     def ask_stacks(self) -> None:
         """Ask for the stacks of all processes now."""
         self._last_dump = time.monotonic()
-        self._ask({"ask": "stacks", "py_spy": self._py_spy})
+        self._ask_stacks()
+
+    def _ask_stacks(self) -> None:
+        # On this machine py-spy was not pushed, but is the one of the viewer's own environment.
+        self._ask({"ask": "stacks", "py_spy": self._py_spy, "remove": bool(self._py_spy) and not self.host.is_local})
 
     def ask_look(self) -> None:
         """Ask for all rungs now."""
@@ -168,7 +174,7 @@ class HostWatch:
         elif kind == "stacks":
             self._take_stacks(message)
         elif kind == "no_py_spy":
-            self._push_py_spy(message)
+            threading.Thread(target=self._push_py_spy, args=(message,), name="py-spy", daemon=True).start()
         elif kind == "host" and message.get("problems"):
             self.reason = f"On {self.host.name}, {'; '.join(message['problems'])}."
 
@@ -191,9 +197,8 @@ class HostWatch:
         self._on_server(self.server)
 
     def _take_clock(self, message: dict[str, Any]) -> None:
-        now_ns = time.time_ns()
-        rtt = (now_ns - self._asked_ns) // 1000
-        self._clock.append((rtt, message["t"] - (self._asked_ns + now_ns) // 2000))
+        rtt = (time.monotonic_ns() - message["id"]) // 1000  # this clock does not jump
+        self._clock.append((rtt, message["t"] + rtt // 2 - time.time_ns() // 1000))
         if len(self._clock) < SAMPLES:
             self._ask_clock()
             return
@@ -203,8 +208,7 @@ class HostWatch:
         self._probes.put(Fact, message, name="host.clock", value=value)
 
     def _ask_clock(self) -> None:
-        self._asked_ns = time.time_ns()
-        self._ask({"ask": "clock"})
+        self._ask({"ask": "clock", "id": time.monotonic_ns()})
 
     def _take_stacks(self, message: dict[str, Any]) -> None:
         for stack in message["stacks"]:
@@ -221,12 +225,17 @@ class HostWatch:
             self._refused(message, problem)
 
     def _push_py_spy(self, message: dict[str, Any]) -> None:
+        """On a thread of its own: it may take a while, and neither what is told nor the end waits for it."""
+        if not self._pushing.acquire(blocking=False):
+            return
         try:
             self._py_spy = pushing.push_py_spy(self.host, str(message.get("machine", "")))
+            self._ask_stacks()
         except HostError as problem:
-            self._refused(message, str(problem))
-            return
-        self._ask({"ask": "stacks", "py_spy": self._py_spy})
+            if not self._stopped.is_set():
+                self._refused(message, str(problem))
+        finally:
+            self._pushing.release()
 
     def _refused(self, at: dict[str, Any], why: str) -> None:
         self._stacks.put(Fact, at, name="stack.refused", value={"host": self.host.name, "why": why})
@@ -250,6 +259,9 @@ class HostWatch:
     def _tell_pulse(self, now: float) -> None:
         verdict = self.pulse.verdict(now)
         if verdict is None:
+            return
+        if not verdict.ok and now - self._heard > HEARD_S:
+            self._ask({"ask": "hello"})  # a connection that stalls is as silent as a server that does
             return
         ok, at = self._pulse_told
         if verdict.ok != ok or now - at > RETELL_S:

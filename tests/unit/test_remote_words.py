@@ -60,6 +60,18 @@ def test_silence_while_a_request_is_open_is_a_stall_and_after_its_end_is_none() 
     assert verdict is not None and verdict.ok
 
 
+def test_what_may_have_ended_in_a_hole_is_not_known_to_be_open() -> None:
+    pulse = Pulse()
+    pulse.saw(step("a"), 0.0)
+    gap = b'{"type":"gap","src":"%s","seq":9,"t":1,"mono":1,"of":"%s","count":3,"reason":"disconnected"}\n'
+    pulse.saw(gap % (b"journal/x", b"journal/x"), 0.5)
+    verdict = pulse.verdict(60.0)
+    assert verdict is not None and not verdict.ok
+    pulse.saw(gap % (b"engine/0", b"engine/0"), 1.0)
+    verdict = pulse.verdict(60.0)
+    assert verdict is not None and verdict.ok
+
+
 def test_a_slow_server_is_given_three_times_its_usual_time() -> None:
     pulse = Pulse()
     for n in range(10):
