@@ -24,7 +24,7 @@ from tests.tracing import Clock, header, step
 
 HOSTILE = "[/INST] [bold red]x[/] \x1b[31mred\x1b[0m \u202e\x00 [@click=app.quit]q[/]"
 WORDS = [" hash", " table", " is", " a", " the", " of", " data", ",", "\n", "[/INST]", " key", " map", "é", " in"]
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 def log(clock: Clock, text: str, *, src: str = "journal/sglang.service", pid: int = 4100, priority: int = 6) -> Log:

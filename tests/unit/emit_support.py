@@ -16,7 +16,8 @@ from ddscope_hooks.emit import Emitter
 from ddscope_hooks.emit.sockets import Viewer
 
 HEADER = {"engine": {"name": "test", "version": "0", "algorithm": "ddtree"}}
-DEADLINE = 20.0
+DEADLINE = 60.0
+"""Seconds after which what was waited for will not come, on however loaded a machine."""
 
 
 def wait_for(condition: Callable[[], object], what: str = "the condition", deadline: float = DEADLINE) -> None:

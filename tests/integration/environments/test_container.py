@@ -69,6 +69,7 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
         furnished(made, {"sglang/launch_server.py": SERVER})
         (made.root / PATH).write_text(UNIT.format(port=made.server_port))
         made.run("systemctl daemon-reload && systemctl start sglang-qwen.service", check=True)
+        made.await_server()
         yield made
 
 
@@ -135,10 +136,11 @@ async def test_install_enable_restart_attach_rollback(
     assert "systemctl restart sglang-qwen.service" in done.stdout and main_pid(box) == pid  # it was never restarted
     assert hashed(box) != before
     box.run("systemctl restart sglang-qwen.service", check=True)
+    box.await_server()
     told = json.loads(ddscope(environ, "hooks", "status", "--host", NAME, "--json").stdout)
     assert told["installed"] == told["viewer"] and told["running"] == told["loaded"] != ""
     socket = told["running"].removeprefix("unix:").replace("%p", str(told["pid"]))
-    wait_for(lambda: box.run(f"test -S {socket}").returncode == 0, "the socket of the hooks", 60)
+    wait_for(lambda: box.run(f"test -S {socket}").returncode == 0, "the socket of the hooks")
     assert box.run(f"stat -c '%a %U' $(dirname {socket})", check=True).stdout == "700 root\n"
 
     monkeypatch.setenv("DDSCOPE_SSH", environ["DDSCOPE_SSH"])

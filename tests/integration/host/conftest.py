@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ddscope.remote import Host
+from tests.integration.emitting_server import Server
 from tests.integration.host.service import Service
 from tests.integration.host.sshd import MISSING, NAME, Sshd
 
@@ -40,3 +41,10 @@ def service(tmp_path: Path) -> Iterator[Service]:
     made.start()
     yield made
     made.stop()
+
+
+@pytest.fixture
+def hooked(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> Server:
+    """A process that emits like a rank, started with DDSCOPE as a server is."""
+    monkeypatch.setenv("DDSCOPE", f"unix:{sshd.folder}/%p.sock")
+    return Server(Path(f"{sshd.folder}/%p.sock"))

@@ -11,6 +11,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -147,13 +148,23 @@ class Container:
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         try:
-            wait_for(lambda: self.run("true").returncode == 0 or self._ended(), "the host", 60)
+            wait_for(lambda: self.run("true").returncode == 0 or self._ended(), "the host", 120)
         except AssertionError:
             raise RuntimeError("the container did not come up") from None
         if self._ended():
             said = (self.folder / "console.log").read_text(errors="replace").strip().splitlines()
             raise RuntimeError(f"systemd-nspawn cannot boot here: {said[-1:]}")
         self.run("systemctl start sglang-qwen.service", check=True)
+        self.await_server()
+
+    def await_server(self) -> None:
+        """Until the server takes connections: a unit is active before its process is what it is called."""
+
+        def listens() -> bool:
+            with socket.socket() as sock:  # a container of this kind has no network of its own
+                return sock.connect_ex(("127.0.0.1", self.server_port)) == 0
+
+        wait_for(listens, "the server")
 
     def _ended(self) -> bool:
         return self._process is not None and self._process.poll() is not None
@@ -164,8 +175,8 @@ class Container:
 
     def run(self, command: str, check: bool = False) -> subprocess.CompletedProcess[str]:
         """A shell command there, over a connection of its own."""
-        words = [*self.ssh, "-o", "ConnectTimeout=3", "-o", "LogLevel=ERROR", NAME, command]
-        return subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=check, timeout=60)
+        words = [*self.ssh, "-o", "ConnectTimeout=10", "-o", "LogLevel=ERROR", NAME, command]
+        return subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=check, timeout=120)
 
     def drop(self) -> None:
         """Kill what serves the connections that stand, that of this command too."""

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from ddscope.model import Fact, Gap, Log, Probe, Record, Stack
+from ddscope.session import Session
 from ddscope.trace import Unknown, decode
 from tests.integration.host.sshd import descendants, free_port
-from tests.unit.emit_support import wait_for
+from tests.unit.emit_support import DEADLINE, wait_for
 
 SCRIPT = Path(__file__).parent / "site" / "sglang" / "launch_server.py"
 SECRET = "sk-secret-of-the-test"
@@ -87,7 +88,7 @@ class Kept:
         """Every rung as it stands."""
         return {probe.rung: probe.ok for probe in self.of(Probe)}
 
-    def await_rung(self, name: str, ok: bool, words: str = "", deadline: float = 20.0) -> Probe:
+    def await_rung(self, name: str, ok: bool, words: str = "", deadline: float = DEADLINE) -> Probe:
         """Until a rung says so, in such words."""
 
         def there() -> bool:
@@ -114,5 +115,11 @@ class Kept:
             assert record.seq == due[record.src] - 1, f"{record.src}: {record}"
 
     def await_stacks(self, many: int, test: Callable[[Stack], bool] = lambda _: True) -> list[Stack]:
-        wait_for(lambda: sum(map(test, self.of(Stack))) >= many, f"{many} stacks: {self.fact('stack.refused')}", 40)
+        wait_for(lambda: sum(map(test, self.of(Stack))) >= many, f"{many} stacks: {self.fact('stack.refused')}", 120)
         return [stack for stack in self.of(Stack) if test(stack)]
+
+
+def connections(session: Session) -> int:
+    """How often a hook's socket was connected."""
+    assert session._servers is not None
+    return max((m.counters.connections for m in session._servers.members), default=0)

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
+import random
 import shlex
 import shutil
 import signal
@@ -29,10 +31,12 @@ NAME = "ct129"
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    """A port that nobody has now, nor is given for a connection of its own before it is used (ip_local_port_range)."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as sock, contextlib.suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            return port
 
 
 class Sshd:
@@ -94,22 +98,35 @@ class Sshd:
             sock.settimeout(1)
             return sock.connect_ex(("127.0.0.1", self.port)) == 0 and sock.recv(4) == b"SSH-"
 
+    @property
+    def sessions(self) -> list[int]:
+        """Processes that serve the connections that stand."""
+        found = [] if self.process is None else descendants(self.process.pid)
+        return [pid for pid in found if _comm(pid).startswith("sshd")]
+
     def drop(self) -> int:
         """Kill what serves the connections that stand; how many processes that were."""
-        victims = [] if self.process is None else descendants(self.process.pid)
-        for pid in victims:
-            if _comm(pid).startswith("sshd"):
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
-        return len(victims)
+        return _kill(self.sessions)
 
     def stop(self) -> None:
+        """Nobody listens any more; connections that stand go on."""
         if self.process is not None:
             self.process.terminate()
             self.process.wait()
             self.process = None
+
+    def vanish(self) -> None:
+        """Both: no connection stands, and none can be made."""
+        sessions = self.sessions
+        self.stop()
+        _kill(sessions)
+
+
+def _kill(pids: list[int]) -> int:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return len(pids)
 
 
 def _comm(pid: int) -> str:

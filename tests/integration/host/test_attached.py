@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ddscope.model import Gap, Probe, Stack
+from ddscope.model import Fact, Gap, Probe, Stack
 from ddscope.remote import Host, HostError, pushing
 from ddscope.remote.agent import look
 from ddscope.remote.attached import AttachedHost, Wanted
@@ -156,12 +156,12 @@ def test_the_ladder_walks_down_rung_by_rung_and_up_again(watch: Watching, servic
 def test_at_most_one_probe_is_in_flight_however_long_it_takes(watch: Watching, service: Service) -> None:
     watch.kept.await_rung("generate", True)
     os.kill(service.scheduler, signal.SIGSTOP)
-    watch.kept.await_rung("generate", False, "no answer for 3 s")
+    wait_for(lambda: any(p.rung == "generate" and (p.ms or 0) > 4000 for p in watch.kept.of(Probe)), "a late one")
     answered = service.probes()
     os.kill(service.scheduler, signal.SIGCONT)
     watch.kept.await_rung("generate", True)
     wait_for(lambda: service.probes() > answered, "an answer")
-    waited = [p for p in watch.kept.of(Probe) if p.rung == "generate" and p.ok and (p.ms or 0) > 2000]
+    waited = [p for p in watch.kept.of(Probe) if p.rung == "generate" and p.ok and (p.ms or 0) > 4000]
     assert len(waited) == 1, "only the one that was in flight waited"
 
 
@@ -189,11 +189,12 @@ def test_without_probes_nothing_is_generated(sshd: Sshd, service: Service) -> No
 def test_a_lost_connection_is_a_gap_and_the_ladder_goes_on(watch: Watching, sshd: Sshd) -> None:
     kept = watch.kept
     kept.await_rung("health", True)
-    before = len(kept.of(Probe))
     sshd.drop()
     wait_for(lambda: any(gap.src == "probe" and gap.reason == "disconnected" for gap in kept.of(Gap)), "the gap")
     wait_for(lambda: watch.attached.host.connections == 2, "the reconnection")
-    wait_for(lambda: len(kept.of(Probe)) > before + 2, "the rungs again")
+    gap = next(n for n, record in enumerate(kept.records) if isinstance(record, Gap))
+    after = lambda: {p.rung for p in kept.records[gap:] if isinstance(p, Probe)}  # noqa: E731
+    wait_for(lambda: after() >= {"port", "health"}, "the rungs again")
     assert watch.attached.watch is not None and watch.attached.watch.state == "connected"
     kept.check_books()
 
@@ -247,17 +248,26 @@ def test_stacks_of_a_stopped_scheduler_come_by_themselves_and_are_compared(watch
 @needs_py_spy
 def test_stacks_come_on_demand_of_all_processes(watch: Watching, service: Service) -> None:
     wait_for(lambda: watch.kept.fact("host.server"), "the server")
-    assert watch.attached.ask_stacks()
-    watch.kept.await_stacks(2)
-    assert {stack.pid for stack in watch.kept.of(Stack)} == {service.pid, service.scheduler}
+    both = {service.pid, service.scheduler}
+    for _ in range(5):  # what runs may change while it is read, and is refused then
+        answered = _dumps(watch.kept)
+        assert watch.attached.ask_stacks()
+        wait_for(lambda answered=answered: _dumps(watch.kept) >= answered + 2, "an answer for each process")  # type: ignore[misc]
+        if {stack.pid for stack in watch.kept.of(Stack)} >= both:
+            break
+    assert {stack.pid for stack in watch.kept.of(Stack)} == both
+
+
+def _dumps(kept: Kept) -> int:
+    """Stacks that came, and refusals."""
+    return len(kept.of(Stack)) + len([fact for fact in kept.of(Fact) if fact.name == "stack.refused"])
 
 
 @needs_py_spy
-def test_py_spy_is_pushed_where_there_is_none_and_taken_away(host: Host) -> None:
+def test_py_spy_is_pushed_where_there_is_none(host: Host) -> None:
     path = pushing.push_py_spy(host, os.uname().machine)
     assert b"py-spy" in host.run([path, "--version"]).out
     assert Path(path).stat().st_mode & 0o777 == 0o700 and Path(path).parent.stat().st_mode & 0o777 == 0o700
-    pushing.remove(host, path)
-    assert not Path(path).parent.exists()
+    shutil.rmtree(Path(path).parent)
     with pytest.raises(HostError, match="not riscv64: install it there"):
         pushing.push_py_spy(host, "riscv64")

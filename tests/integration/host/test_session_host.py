@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,40 +16,29 @@ from ddscope.remote.attached import AttachedHost, Wanted
 from ddscope.session import Session
 from ddscope.trace import verify
 from tests.integration.emitting_server import ROOT, Server
-from tests.integration.host.service import Service
+from tests.integration.host.service import Service, connections
 from tests.integration.host.sshd import NAME, Sshd
 from tests.integration.host.test_attached import FAST
-
-
-@pytest.fixture
-def hooked(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> Server:
-    """A process that emits like a rank, started with DDSCOPE as a server is."""
-    monkeypatch.setenv("DDSCOPE", f"unix:{sshd.folder}/%p.sock")
-    return Server(Path(f"{sshd.folder}/%p.sock"))
+from tests.unit.emit_support import wait_for
 
 
 def test_steps_come_through_ssh_and_go_on_after_cuts(hooked: Server, sshd: Sshd, tmp_path: Path) -> None:
     host = AttachedHost(NAME, Wanted(pid=hooked.process.pid, probe=False, **_fast()), ssh=sshd.ssh)
     with Session.run(hosts=[host], out=tmp_path / "t.jsonl") as session:
         for part in range(4):
-            before, made = _connections(session), part + 1
+            before, made = connections(session), part + 1
             if part:
                 sshd.drop()
                 hooked.tell("fact while.away true")  # nobody hears it, so it is a gap
-            assert session.wait_for(lambda _, n=before: _connections(session) > n, 30), session.sources
+            assert session.wait_for(lambda _, n=before: connections(session) > n, 60), session.sources
             hooked.tell("request r1" if not part else "fact back true", "steps 50")
-            assert session.wait_for(lambda store, n=50 * made: store.totals().steps >= n, 30), session.sources
+            assert session.wait_for(lambda store, n=50 * made: store.totals().steps >= n, 60), session.sources
         hooked.tell("finish")
-        assert session.wait_for(lambda store: store.requests()[0].state == "finished", 20)
-        assert session.wait_for(lambda store: ("progress", True) in [(r.rung, r.ok) for r in store.probes()], 20)
+        assert session.wait_for(lambda store: store.requests()[0].state == "finished", 60)
+        assert session.wait_for(lambda store: ("progress", True) in [(r.rung, r.ok) for r in store.probes()], 60)
         assert [row.step for row in session.store.steps("r1")] == list(range(200))
     hooked.end()
     assert verify(tmp_path / "t.jsonl").problems == []
-
-
-def _connections(session: Session) -> int:
-    assert session._servers is not None
-    return max((m.counters.connections for m in session._servers.members), default=0)
 
 
 def _fast() -> dict[str, float]:
@@ -62,7 +52,7 @@ def test_two_hosts_are_told_apart(service: Service, sshd: Sshd, tmp_path: Path) 
     ]
     with Session.run(hosts=hosts, out=tmp_path / "t.jsonl") as session:
         assert session.wait_for(
-            lambda store: len([row for row in store.probes() if row.rung == "generate" and row.ok]) == 2, 30
+            lambda store: len([row for row in store.probes() if row.rung == "generate" and row.ok]) == 2, 60
         )
         assert {view.src: view.name for view in session.store.hosts()} == {
             f"probe/{NAME}": NAME, "probe/localhost": "localhost",
@@ -73,18 +63,21 @@ def test_two_hosts_are_told_apart(service: Service, sshd: Sshd, tmp_path: Path) 
 
 
 def test_record_on_a_host_from_the_command_line(service: Service, sshd: Sshd, tmp_path: Path) -> None:
-    out = tmp_path / "t.jsonl"
-    done = subprocess.run(
+    out, wanted = tmp_path / "t.jsonl", (b"ready to roll", b'"rung":"health"')
+    with subprocess.Popen(
         [
             sys.executable, "-m", "ddscope", "record", "--host", NAME, "--port", str(service.port), "--log-file",
-            str(service.log), "--for", "4", "-o", str(out), "--json",
+            str(service.log), "-o", str(out), "--json",
         ],
-        env={**os.environ, **sshd.environ}, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
-    told = json.loads(done.stdout)
-    assert {"probe", "log/service.log"} <= set(told["sources"]), done.stderr
-    assert done.returncode == 0 and verify(out).problems == []
-    assert b"ready to roll" in out.read_bytes()
+        env={**os.environ, **sshd.environ}, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        try:
+            wait_for(lambda: out.exists() and all(words in out.read_bytes() for words in wanted), "the records")
+        finally:
+            process.send_signal(signal.SIGINT)
+        said, errors = process.communicate(timeout=60)
+    assert {"probe", "log/service.log"} <= set(json.loads(said)["sources"]), errors
+    assert process.returncode == 0 and verify(out).problems == []
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from tests.integration.environments.venvs import KEEPS, SPEC, SPEC_INFO, furnish
 from tests.integration.host.container import NAME, SITE, Container, booted
 from tests.integration.host.workbench import attached
 from tests.tui.shell_support import until
+from tests.unit.emit_support import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -64,6 +65,7 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
         unit.write_text(TEXT.format(port=made.server_port, algorithm="DDTREE"))
         unit.with_name("old").write_text(TEXT.format(port=made.server_port, algorithm="NEXTN"))
         made.run(f"systemctl daemon-reload && systemctl start {UNIT}", check=True)
+        made.await_server()
         yield made
 
 
@@ -84,7 +86,7 @@ async def from_attach_to_the_headline(box: Container, out: Path) -> None:
     async with attached(out, "--probe-timeout", "5") as screen:
         pilot, store = screen.pilot, screen.session.store
         await until(pilot, lambda: store.totals().steps > 0, "steps of the probe")
-        said = await asyncio.to_thread(say_hi, box, 8, 20)
+        said = await asyncio.to_thread(say_hi, box, 8, 60)
         assert json.loads(said.stdout)["text"] == "!!!!!!!!", said.stderr
         await until(pilot, lambda: screen.found.keys() >= MADE_IT, "what made the !")
         text = await screen.opened("shape.mismatch", "hidden states are not captured for this algorithm")
@@ -118,6 +120,7 @@ async def test_the_story(
     trace, doctor = tmp_path / "t.jsonl", tmp_path / "doctor.jsonl"
     await from_attach_to_the_headline(box, trace)
     assert verify(trace).problems == []
+    wait_for(lambda: not box.run("ls /tmp | grep ddscope; pgrep -af 'python.*-c'").stdout, "nothing of ours there")
 
     assert main(["doctor", "--host", NAME, "--no-download", "--no-load", "-o", str(doctor)]) == 1
     found = {finding["id"]: finding for finding in told(trace, doctor, capsys)}
