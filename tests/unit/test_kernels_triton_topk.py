@@ -9,13 +9,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddscope_kernels.batched import topk_logprobs
+from ddscope_kernels.batched import MarginalsBatch, topk_logprobs
 from tests.unit.triton_support import CUDA, DEVICES, examples, reference, run, shapes
+
+from ddscope_kernels.jit import topk  # isort: skip  # after the support, which chooses the interpreter
 
 DTYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.float16])
 SHAPES = shapes(
     (st.integers(1, 3), st.integers(1, 4), st.integers(1, 700), st.integers(1, 64)),
-    [(8, 15, 49152, 64), (1, 31, 151936, 64), (2, 3, 70, 64), (1, 15, 32001, 5)],
+    [(3, 15, 49152, 64), (1, 31, 151936, 64), (2, 3, 70, 5)],
 )
 
 
@@ -36,7 +38,7 @@ def logits(shape: tuple[int, ...], dtype: torch.dtype, kind: str, seed: int) -> 
 
 @pytest.mark.parametrize("device", DEVICES)
 @given(shape=SHAPES, dtype=DTYPES, kind=st.sampled_from(["plain", "ties", "holes"]), seed=st.integers(0, 2**30))
-@examples(10, 24)
+@examples(10, 18)
 def test_candidates_are_exact_and_sums_are_right(device, shape, dtype, kind, seed) -> None:
     x = logits(shape, dtype, kind, seed)
     k = min(shape[2:])
@@ -60,12 +62,11 @@ def test_candidates_are_exact_and_sums_are_right(device, shape, dtype, kind, see
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("rows", [(2, 3), (3, 31)] if CUDA else [(2, 3)])
-def test_the_fused_product_gives_what_float32_sums_of_it_give(device, dtype, rows) -> None:
+def test_the_fused_product_gives_what_float32_sums_of_it_give(device, dtype) -> None:
     # Small integers: every order of summation gives the same sums, with many ties.
     random = torch.Generator().manual_seed(5)
     width, size, k = (576, 49152, 64) if CUDA else (70, 300, 20)
-    hidden = torch.randint(-3, 4, (*rows, width), generator=random).to(dtype)
+    hidden = torch.randint(-3, 4, (2, 15 if CUDA else 2, width), generator=random).to(dtype)
     head = torch.randint(-3, 4, (size, width), generator=random).to(dtype)
     mine, other = run(device, topk_logprobs, hidden, k, head), reference(topk_logprobs, hidden, k, head)
     assert torch.equal(mine.ids, other.ids)
@@ -86,3 +87,10 @@ def test_wrong_arguments_are_refused() -> None:
         topk_logprobs(torch.zeros(1, 1, 100), 65)
     with pytest.raises(ValueError, match="do not fit"):
         topk_logprobs(torch.zeros(1, 1, 8), 5, torch.zeros(100, 9))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_very_many_slices_are_narrowed_down_first(device) -> None:
+    x = logits((1, 2, 5000 if not CUDA else 600_000, 8), torch.float32, "ties", 1)
+    mine = run(device, lambda x: MarginalsBatch(*topk.launch(x, 8, None, most=16 if not CUDA else 64)), x)
+    assert torch.equal(mine.ids, reference(topk_logprobs, x, 8).ids)

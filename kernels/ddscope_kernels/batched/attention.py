@@ -30,7 +30,7 @@ def tree_attention(
              multiple of Hkv, and query head h reads KV head h // (Hq / Hkv).
     bits:    [R, N, ⌈N / 32⌉] int32 as of TreeBatch: bit j of row i says that node i sees node j.
     lengths: [R] int32 rows before the root: all nodes see them. Node j has row lengths[r] + j.
-    counts:  [R] int32 as of TreeBatch: rows of nodes behind are not read (they may hold anything); N - 1 where it is None.
+    counts:  [R] int32 as of TreeBatch: rows of nodes behind are not read and may hold anything; N - 1 where it is None.
     pages:   [R, …] int32: row t of request r is row t % size of page pages[r, t // size].
     scale:   1 / √d where it is None.
     splits:  programs that share the rows of one request and head; chosen by the sizes where it is None.

@@ -79,13 +79,15 @@ def _attend(q_ptr, k_ptr, v_ptr, bits_ptr, lengths_ptr, counts_ptr, pages_ptr, o
         while first < stop:
             peak, total, acc = _absorb(
                 first, peak, total, acc, q, k_ptr, v_ptr, bits_ptr, pages_ptr, request, kv_head, node, live, d, length,
-                end, scale, k_r, k_s, k_h, v_r, v_s, v_h, page_count, N, WIDTH, WORDS, PAGE, BLOCK_N, UPCAST)  # fmt: skip
+                end, scale, k_r, k_s, k_h, v_r, v_s, v_h, page_count, N, WIDTH, WORDS, PAGE, BLOCK_N,
+                UPCAST)  # fmt: skip
             first += BLOCK_N
     else:
         for first in range(start, stop, BLOCK_N):
             peak, total, acc = _absorb(
                 first, peak, total, acc, q, k_ptr, v_ptr, bits_ptr, pages_ptr, request, kv_head, node, live, d, length,
-                end, scale, k_r, k_s, k_h, v_r, v_s, v_h, page_count, N, WIDTH, WORDS, PAGE, BLOCK_N, UPCAST)  # fmt: skip
+                end, scale, k_r, k_s, k_h, v_r, v_s, v_h, page_count, N, WIDTH, WORDS, PAGE, BLOCK_N,
+                UPCAST)  # fmt: skip
     value = acc / tl.where(total > 0, total, 1.0)[:, None]
     place = (request.to(tl.int64) * N + node) * HQ + head
     if SPLITS == 1:

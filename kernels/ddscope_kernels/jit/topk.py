@@ -106,8 +106,29 @@ def _head_slices(x_ptr, head_ptr, values_ptr, ids_ptr, stats_ptr, n_rows, size, 
 
 
 @triton.jit
+def _narrow(values_ptr, ids_ptr, fewer_values_ptr, fewer_ids_ptr, parts, groups, k, PARTS: tl.constexpr,
+            K2: tl.constexpr, SHIFT: tl.constexpr):  # fmt: skip
+    """The k best of PARTS slices of one row a program: what one long slice would have kept."""
+    row, group = tl.program_id(0), tl.program_id(1)
+    slots = tl.arange(0, PARTS * K2)[None, :]
+    held = group * PARTS * K2 + slots < parts * K2
+    here = (row * parts + group * PARTS) * K2 + slots
+    values = tl.load(values_ptr + here, mask=held, other=float("-inf"))
+    ids = tl.load(ids_ptr + here, mask=held, other=_NO_ID)
+    chosen = _selected(tl.where(ids != _NO_ID, _ordinals(values, SHIFT), _LEAST >> SHIFT), k, SHIFT)
+    count = tl.cumsum(chosen.to(tl.int32), axis=1)
+    there = (row * groups + group) * K2
+    tl.store(fewer_values_ptr + there + count - 1, values, mask=chosen)
+    tl.store(fewer_ids_ptr + there + count - 1, ids, mask=chosen)
+    empty = tl.arange(0, K2)
+    free = empty >= tl.sum(tl.sum(chosen.to(tl.int32), axis=1), axis=0)
+    tl.store(fewer_values_ptr + there + empty, tl.full((K2,), float("-inf"), tl.float32), mask=free)
+    tl.store(fewer_ids_ptr + there + empty, tl.full((K2,), _NO_ID, tl.int32), mask=free)
+
+
+@triton.jit
 def _merge(values_ptr, ids_ptr, stats_ptr, best_values_ptr, best_ids_ptr, out_ids_ptr, out_ptr, logz_ptr, entropy_ptr,
-           nonfinite_ptr, parts, k, PARTS2: tl.constexpr, SLOTS: tl.constexpr, K2: tl.constexpr,
+           nonfinite_ptr, parts, groups, k, PARTS2: tl.constexpr, SLOTS: tl.constexpr, K2: tl.constexpr,
            SHIFT: tl.constexpr):  # fmt: skip
     """One row a program: the k best of all slices in order, and the sums."""
     row = tl.program_id(0)
@@ -131,9 +152,9 @@ def _merge(values_ptr, ids_ptr, stats_ptr, best_values_ptr, best_ids_ptr, out_id
     tl.store(nonfinite_ptr + row, tl.sum(tl.load(stats + 3, mask=there, other=0.0).to(tl.int32), axis=0))
 
     slots = tl.arange(0, SLOTS)[None, :]
-    held = slots < parts * K2
-    values = tl.load(values_ptr + row * parts * K2 + slots, mask=held, other=float("-inf"))
-    ids = tl.load(ids_ptr + row * parts * K2 + slots, mask=held, other=_NO_ID)
+    held = slots < groups * K2
+    values = tl.load(values_ptr + row * groups * K2 + slots, mask=held, other=float("-inf"))
+    ids = tl.load(ids_ptr + row * groups * K2 + slots, mask=held, other=_NO_ID)
     order = tl.where(ids != _NO_ID, _ordinals(values, SHIFT), _LEAST >> SHIFT)
     chosen = _selected(order, k, SHIFT)
     place = row * K2 + tl.cumsum(chosen.to(tl.int32), axis=1) - 1
@@ -156,8 +177,13 @@ def _merge(values_ptr, ids_ptr, stats_ptr, best_values_ptr, best_ids_ptr, out_id
     tl.store(out_ptr + row * k + rank, logprob, mask=i < k)
 
 
-def launch(x: Tensor, k: int, lm_head: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """ids, logprobs, logz, entropy and nonfinite; arguments as of `batched.topk_logprobs`, checked, none empty."""
+def launch(
+    x: Tensor, k: int, lm_head: Tensor | None, most: int = 4096
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """ids, logprobs, logz, entropy and nonfinite; arguments as of `batched.topk_logprobs`, checked, none empty.
+
+    most: candidates of a row that one program merges; more are narrowed down first.
+    """
     requests, depths, width = x.shape
     rows = requests * depths
     flat = x.reshape(rows, width)
@@ -192,9 +218,17 @@ def launch(x: Tensor, k: int, lm_head: Tensor | None) -> tuple[Tensor, Tensor, T
     logz = torch.empty(requests, depths, dtype=torch.float32, device=device)
     entropy = torch.empty_like(logz)
     nonfinite = torch.empty(requests, depths, dtype=torch.int32, device=device)
-    slots = power_of_two(parts * k2)
-    _merge[(rows,)](values, ids, stats, best_values, best_ids, out_ids, out, logz, entropy, nonfinite, parts, k,
-                    power_of_two(parts), slots, k2, shift, num_warps=max(1, min(8, slots // 512)))  # fmt: skip
+    groups, share = parts, max(1, most // k2)
+    while groups * k2 > most:
+        fewer = triton.cdiv(groups, share)
+        fewer_values = torch.empty(rows, fewer, k2, dtype=torch.float32, device=device)
+        fewer_ids = torch.empty(rows, fewer, k2, dtype=torch.int32, device=device)
+        _narrow[(rows, fewer)](values, ids, fewer_values, fewer_ids, groups, fewer, k, share, k2, shift,
+                               num_warps=4)  # fmt: skip
+        values, ids, groups = fewer_values, fewer_ids, fewer
+    slots = power_of_two(groups * k2)
+    _merge[(rows,)](values, ids, stats, best_values, best_ids, out_ids, out, logz, entropy, nonfinite, parts, groups,
+                    k, power_of_two(parts), slots, k2, shift, num_warps=max(1, min(8, slots // 512)))  # fmt: skip
     return out_ids, out, logz, entropy, nonfinite
 
 

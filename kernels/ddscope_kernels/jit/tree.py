@@ -208,8 +208,8 @@ def launch(
         logprobs, ids, _or(base, ids), _or(budgets, ids), _or(lengths, ids), _or(min_scores, ids), clean, clean_ids,
         order, out.tokens, out.parents, out.ranks, out.logprobs, out.depths, out.scores, out.positions, out.bits,
         _or(mask, ids), out.counts, out.dropped, depths, k, kept, budget,
-        max(1, min(power_of_two(depths), 1024 * warps // k2)), k2, b2, bits, words, words2,
-        min(power_of_two(budget + 1), max(32, 1024 * warps // words2)), 512 * warps, form,
+        max(1, min(power_of_two(depths), 512 * warps // k2)), k2, b2, bits, words, words2,
+        min(power_of_two(budget + 1), max(32, 512 * warps // words2)), 512 * warps, form,
         base is not None, budgets is not None, lengths is not None, min_scores is not None,
         num_warps=warps)  # fmt: skip
 

@@ -1,0 +1,346 @@
+"""The kernels of a step on a CUDA device: µs by replays of a CUDA graph, against alternatives measured in the same run.
+
+    python benchmarks/kernels.py [--quick] [--json FILE]
+
+GB/s counts what must be read and written once, TFLOP/s the multiplications and additions that must be done; the share
+is of this device's own ceilings (a large copy, a large bfloat16 product), measured first. Everything is captured with
+static shapes; what works on the host is timed by the wall, from data on the device to data on the device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+try:
+    import ddscope_kernels
+except ModuleNotFoundError:  # a checkout on a machine where nothing is installed
+    sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
+    import ddscope_kernels
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ddscope_kernels import batched
+
+DEPTHS, K = 15, 64
+CALLS = 20
+"""Calls in one graph, so that a launch of the graph itself counts for little."""
+
+
+@dataclass
+class Row:
+    """One measured line. us: µs a call, median over replays; bytes and flops: what a call must move and do."""
+
+    kernel: str
+    shape: str
+    variant: str
+    us: float
+    bytes: int = 0
+    flops: int = 0
+    note: str = ""
+
+
+@dataclass
+class Bench:
+    """What is measured, with how many replays."""
+
+    quick: bool
+    rows: list[Row]
+    device: torch.device
+    dtype: torch.dtype = torch.bfloat16
+
+    def graph(self, call: Callable[[], Any]) -> float:
+        """µs of one call, captured; the median over replays of a graph of CALLS calls."""
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                call()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(CALLS):
+                call()
+        times = []
+        for _ in range(7 if self.quick else 25):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            times.append(start.elapsed_time(end) * 1000 / CALLS)
+        return median(times)
+
+    def wall(self, call: Callable[[], Any]) -> float:
+        """µs of one call and of the device's work that it starts."""
+        times = []
+        for _ in range(10 if self.quick else 50):
+            torch.cuda.synchronize()
+            began = perf_counter()
+            call()
+            torch.cuda.synchronize()
+            times.append((perf_counter() - began) * 1e6)
+        return median(times)
+
+    def add(self, kernel: str, shape: str, variant: str, call: Callable[[], Any], **counted: Any) -> None:
+        """Measure one variant; one that cannot run here is a row with its reason."""
+        host = counted.pop("host", False)
+        try:
+            us = self.wall(call) if host else self.graph(call)
+        except Exception as error:  # an alternative of another version may fail in any way
+            self.rows.append(Row(kernel, shape, variant, 0.0, note=f"failed: {type(error).__name__}: {error}"[:120]))
+            return
+        self.rows.append(Row(kernel, shape, variant, us, note="host, by the wall" if host else "", **counted))
+
+    def random(self, *shape: int) -> Tensor:
+        """Standard normal, in the benchmark's dtype."""
+        return torch.randn(*shape, device=self.device, dtype=self.dtype)
+
+
+def ceilings(bench: Bench) -> tuple[float, float]:
+    """Bytes/s of a large copy (read and written) and FLOP/s of a large product."""
+    source = torch.empty(1 << 29, dtype=torch.uint8, device=bench.device)
+    target = torch.empty_like(source)
+    copied = 2 * source.numel() / (bench.graph(lambda: target.copy_(source)) * 1e-6)
+    size = 4096 if bench.quick else 8192
+    a, b = bench.random(size, size), bench.random(size, size)
+    return copied, 2 * size**3 / (bench.graph(lambda: a @ b) * 1e-6)
+
+
+def topk(bench: Bench) -> None:
+    """Candidates from logits, and from hidden states."""
+    width = 576
+    for requests, size in (
+        [(1, 49152), (8, 49152)] if bench.quick else [(1, 49152), (8, 49152), (32, 49152), (1, 151936)]
+    ):
+        logits = bench.random(requests, DEPTHS, size) * 4
+        shape = f"R {requests}, V {size}"
+        counted = {"bytes": logits.numel() * logits.element_size()}
+
+        def eager(x: Tensor) -> tuple[Tensor, Tensor]:
+            wide = x.float()
+            top = wide.topk(K)
+            return top.values - wide.logsumexp(-1, keepdim=True), top.indices
+
+        def ours(x: Tensor = logits) -> Any:
+            return batched.topk_logprobs(x, K)
+
+        bench.add("topk_logprobs", shape, "ours", ours, **counted)
+        bench.add("topk_logprobs", shape, "torch topk + logsumexp", lambda x=logits: eager(x), **counted)
+        if not bench.quick:
+            compiled = torch.compile(eager)
+            bench.add("topk_logprobs", shape, "the same, torch.compile", lambda x=logits, f=compiled: f(x), **counted)
+        hidden, head = bench.random(requests, DEPTHS, width), bench.random(size, width)
+        counted = {"bytes": head.numel() * 2, "flops": 2 * hidden.numel() * size}
+        fused = "hidden @ lm_headᵀ + topk"
+        bench.add(fused, shape, "ours, fused", lambda h=hidden, w=head: batched.topk_logprobs(h, K, w), **counted)
+        bench.add(
+            fused, shape, "torch product + ours", lambda h=hidden, w=head: batched.topk_logprobs(h @ w.T, K), **counted
+        )
+        bench.add(fused, shape, "torch throughout", lambda h=hidden, w=head: eager(h @ w.T), **counted)
+
+
+def marginals(bench: Bench, requests: int) -> tuple[Tensor, Tensor]:
+    """Candidates of a drafter that is sure of some depths and not of others."""
+    random = torch.Generator().manual_seed(7)
+    sharp = torch.linspace(3.0, 1.0, DEPTHS)[None, :, None]
+    logits = torch.randn(requests, DEPTHS, 4096, generator=random) * sharp
+    top = logits.log_softmax(-1).topk(K)
+    return top.values.to(bench.device), top.indices.to(bench.device)
+
+
+def build(bench: Bench) -> None:
+    """Trees with positions and bits, with the dense mask, and the heap of the host."""
+    budgets = (16, 64, 256) if bench.quick else (16, 32, 64, 128, 256, 512, 1024)
+    for requests in (1, 32) if bench.quick else (1, 8, 32):
+        logprobs, ids = marginals(bench, requests)
+        base = torch.zeros(requests, dtype=torch.int64, device=bench.device)
+        for budget in budgets:
+            shape = f"R {requests}, B {budget}"
+            for variant, mask in (("ours, bits", None), ("ours, bits and bool mask", torch.bool)):
+                out = batched.empty_trees(requests, budget, bench.device, mask)
+                bench.add(
+                    "build_tree",
+                    shape,
+                    variant,
+                    lambda b=budget, o=out, p=logprobs, i=ids, at=base: batched.build_tree(p, i, b, base=at, out=o),
+                )
+
+            def heap(p: Tensor = logprobs, i: Tensor = ids, b: int = budget) -> None:
+                for one, these in zip(p.cpu(), i.cpu(), strict=True):
+                    tree = ddscope_kernels.build_tree(one, these, b)
+                    ddscope_kernels.visibility(tree.rows, device=bench.device)
+                    torch.tensor(tree.tokens).to(bench.device)
+
+            if requests == 1:
+                bench.add("build_tree", shape, "heap on the host", heap, host=True)
+
+
+def walk(bench: Bench) -> None:
+    """Greedy paths through full trees."""
+    for requests, budget in ((1, 64), (32, 256)):
+        logprobs, ids = marginals(bench, requests)
+        trees = batched.build_tree(logprobs, ids, budget)
+        # The target chooses the likeliest child of each node; what has none writes to the last node, a leaf.
+        choices = torch.full((requests, budget + 1), -1, device=bench.device)
+        choices.scatter_(1, torch.where(trees.ranks == 0, trees.parents, budget).long(), trees.tokens)
+        room = torch.full((requests,), 999, dtype=torch.int32, device=bench.device)
+        out = batched.empty_walks(requests, DEPTHS + 1, bench.device)
+        eos = torch.tensor([2], device=bench.device)
+
+        def ours(t: batched.TreeBatch = trees, c: Tensor = choices, e: Tensor = eos, left: Tensor = room,
+                 o: batched.WalkBatch = out) -> Any:  # fmt: skip
+            return batched.walk(t.tokens, t.parents, t.counts, c, DEPTHS, eos=e, room=left, out=o)
+
+        def host(t: batched.TreeBatch = trees, c: Tensor = choices) -> None:
+            for r, count in enumerate(t.counts.tolist()):
+                tokens, parents = t.tokens[r, :count].tolist(), t.parents[r, :count].tolist()
+                torch.tensor(ddscope_kernels.walk(tokens, parents, c[r, : count + 1].tolist())[0]).to(bench.device)
+
+        bench.add("walk", f"R {requests}, B {budget}", "ours", ours)
+        bench.add("walk", f"R {requests}, B {budget}", "lists on the host", host, host=True)
+
+
+def compact(bench: Bench) -> None:
+    """Eight accepted rows of all layers, spread over a tree of 64."""
+    for name, layers, heads, width in (("135M", 30, 3, 64), ("8B", 36, 8, 128)):
+        cache = bench.random(2 * layers, 1, heads, 2048, width)
+        path = torch.tensor([[0, 2, 5, 9, 17, 30, 44, 60]], dtype=torch.int32, device=bench.device)
+        lengths = torch.full((1,), 8, dtype=torch.int32, device=bench.device)
+        base = torch.full((1,), 1000, device=bench.device)
+        counted = {"bytes": 2 * 7 * 2 * layers * heads * width * 2}
+        target = torch.arange(8, device=bench.device)
+
+        def plain(c: Tensor = cache, p: Tensor = path, b: Tensor = base, t: Tensor = target) -> None:
+            c.index_copy_(3, b + t, c.index_select(3, b + p[0]))
+
+        straight = torch.arange(8, dtype=torch.int32, device=bench.device)[None]
+
+        def ours(p: Tensor, c: Tensor = cache, n: Tensor = lengths, b: Tensor = base) -> None:
+            batched.compact_kv(c, p, n, base=b)
+
+        bench.add("compact_kv", name, "ours", lambda p=path, f=ours: f(p), **counted)
+        bench.add("compact_kv", name, "torch index_select + index_copy", plain, **counted)
+        bench.add("compact_kv", name, "ours, path 0..7", lambda p=straight, f=ours: f(p))
+
+
+def attention(bench: Bench) -> None:
+    """A tree of 64 over prefixes, one layer."""
+    budget = 64
+    logprobs, ids = marginals(bench, 1)
+    trees = batched.build_tree(logprobs, ids, budget, mask=torch.bool)
+    for name, heads, kv_heads, width in (("9/3 × 64", 9, 3, 64), ("32/8 × 128", 32, 8, 128)):
+        for prefix in (512, 8192) if bench.quick else (512, 4096, 32768):
+            rows = prefix + budget + 1
+            q = bench.random(1, budget + 1, heads, width)
+            k, v = bench.random(1, kv_heads, rows, width), bench.random(1, kv_heads, rows, width)
+            lengths = torch.full((1,), prefix, dtype=torch.int32, device=bench.device)
+            repeated = [x.repeat_interleave(heads // kv_heads, 1) for x in (k, v)]
+            shape = f"{name}, {prefix} rows"
+            counted = {"bytes": 2 * k.numel() * 2 + 2 * q.numel() * 2, "flops": 4 * q.numel() * rows}
+            mask = torch.cat([torch.ones(budget + 1, prefix, dtype=torch.bool, device=bench.device), trees.mask[0]], 1)  # type: ignore[index]
+            bench.add(
+                "tree_attention",
+                shape,
+                "ours",
+                lambda q=q, k=k, v=v, n=lengths: batched.tree_attention(q, k, v, trees.bits, n),
+                **counted,
+            )
+            bench.add(
+                "tree_attention",
+                shape,
+                "SDPA, bool mask, heads repeated before",
+                lambda q=q, k=repeated[0], v=repeated[1], m=mask: F.scaled_dot_product_attention(
+                    q.transpose(1, 2), k, v, attn_mask=m[None, None]
+                ),
+                **counted,
+            )
+            if not bench.quick:
+                _others(bench, shape, q, k, v, mask, counted)
+
+
+def _others(bench: Bench, shape: str, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, counted: dict[str, int]) -> None:
+    """FlexAttention and FlashInfer's custom mask, where they can be had."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    flex = torch.compile(flex_attention, dynamic=False)
+    block_mask = create_block_mask(
+        lambda _b, _h, i, j: mask[i, j], None, None, mask.shape[0], mask.shape[1], device=str(bench.device)
+    )
+    moved = q.transpose(1, 2).contiguous()
+    bench.add(
+        "tree_attention",
+        shape,
+        "FlexAttention (block mask made before)",
+        lambda: flex(moved, k, v, block_mask=block_mask, enable_gqa=True),
+        **counted,
+    )
+    try:
+        import flashinfer  # type: ignore[import-not-found]
+    except ImportError:
+        bench.rows.append(Row("tree_attention", shape, "FlashInfer custom_mask", 0.0, note="not installed here"))
+        return
+    rows_first = (k[0].transpose(0, 1).contiguous(), v[0].transpose(0, 1).contiguous())
+    bench.add(
+        "tree_attention",
+        shape,
+        "FlashInfer custom_mask",
+        lambda: flashinfer.single_prefill_with_kv_cache(q[0], *rows_first, custom_mask=mask),
+        **counted,
+    )
+
+
+def show(rows: list[Row], copied: float, product: float) -> None:
+    """The table, and what it is a share of."""
+    print(f"ceilings measured here: copy {copied / 1e12:.2f} TB/s, bfloat16 product {product / 1e12:.0f} TFLOP/s\n")
+    print(f"{'kernel':26} {'shape':24} {'variant':38} {'µs':>9} {'GB/s':>7} {'share':>6} {'TFLOP/s':>8} {'share':>6}")
+    for row in rows:
+        line = f"{row.kernel:26} {row.shape:24} {row.variant:38} {row.us:9.2f}"
+        if row.us and row.bytes:
+            rate = row.bytes / row.us * 1e6
+            line += f" {rate / 1e9:7.0f} {rate / copied:6.1%}"
+        if row.us and row.flops:
+            rate = row.flops / row.us * 1e6
+            line += f" {rate / 1e12:8.2f} {rate / product:6.1%}"
+        print(f"{line}  {row.note}".rstrip())
+
+
+def main() -> int:
+    """Run; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer shapes and replays, no alternative that is compiled"
+    )
+    parser.add_argument("--only", nargs="*", help="topk build walk compact attention")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here too")
+    given = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("These kernels are measured on a CUDA device, and there is none here.", file=sys.stderr)
+        return 1
+    bench = Bench(given.quick, [], torch.device("cuda"))
+    properties = torch.cuda.get_device_properties(0)
+    print(f"{properties.name}, {properties.multi_processor_count} multiprocessors, torch {torch.__version__}")
+    print(f"R requests, {DEPTHS} depths of {K} candidates, budgets B without the root, bfloat16")
+    copied, product = ceilings(bench)
+    parts = {"topk": topk, "build": build, "walk": walk, "compact": compact, "attention": attention}
+    for name, part in parts.items():
+        if not given.only or name in given.only:
+            part(bench)
+    show(bench.rows, copied, product)
+    if given.json:
+        result = {"device": properties.name, "torch": torch.__version__, "copy": copied, "product": product}
+        given.json.write_text(json.dumps({**result, "rows": [asdict(row) for row in bench.rows]}, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
