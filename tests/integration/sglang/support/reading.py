@@ -16,10 +16,14 @@ WAIT_S = 30
 
 
 class Trace:
-    """A file that a server's hooks write. `refresh` reads it again from the start: these files are small."""
+    """A file that a server's hooks write. `refresh` reads it again from the start: these files are small.
 
-    def __init__(self, path: Path) -> None:
+    src: only the records of this source.
+    """
+
+    def __init__(self, path: Path, src: str | None = None) -> None:
         self.path = path
+        self.src = src
         self.records: list[Record | Unknown] = []
         self.sources: dict[str, tuple[int, int, int]] = {}
 
@@ -44,7 +48,7 @@ class Trace:
         assert not missing, f"no finish record for {sorted(missing)} within {WAIT_S} s"
 
     def of(self, kind: type[R]) -> list[R]:
-        return [record for record in self.records if isinstance(record, kind)]
+        return [r for r in self.records if isinstance(r, kind) and self.src in (None, r.src)]
 
     @property
     def header(self) -> Header:
