@@ -22,6 +22,8 @@ from time import perf_counter, process_time
 from typing import Any
 
 from ddscope.engine import linear
+from ddscope.engine.budget import AUTO, AutoBudget
+from ddscope.engine.calibrate import calibrate
 from ddscope.engine.generate import Generator, Params
 from ddscope.engine.judge import Judge
 from ddscope.engine.pair import SHIPPED_DRAFT, Pair, load_pair
@@ -46,6 +48,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "tree 63, block 16": {"budget": 63, "draft_rows": 16},
     "tree 15 cut 0.1, block 6": {"budget": 15, "draft_rows": 6, "cut": 0.1},
     "the same, of 12,288 ids": {"budget": 15, "draft_rows": 6, "cut": 0.1, "draft_vocab": 12_288},
+    "tree auto, block 6": {"budget": "auto", "draft_rows": 6},
+    "tree auto, block 8": {"budget": "auto", "draft_rows": 8},
+    "tree auto, block 16": {"budget": "auto", "draft_rows": 16},
 }
 Clock = Callable[[], float]
 CLOCKS: dict[str, Clock] = {"wall": perf_counter, "cpu": process_time}
@@ -65,9 +70,11 @@ class Score:
     stages: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
 
 
-def decode(pair: Pair, prompt: list[int], score: Score, params: Params, clock: Clock) -> list[int]:
+def decode(
+    pair: Pair, prompt: list[int], score: Score, params: Params, clock: Clock, auto: AutoBudget | None
+) -> list[int]:
     """Decode one prompt and add it to the score."""
-    generator = Generator(pair, prompt, params)
+    generator = Generator(pair, prompt, params, auto)
     generator.start()
     began = clock()
     while not generator.done:
@@ -101,15 +108,18 @@ def measure(
     """Every setting on every prompt; the order turns from prompt to prompt. pairs: by whether products are packed."""
     scores = {name: Score() for name in names}
     warm_up = Score()
+    autos: dict[str, AutoBudget | None] = dict.fromkeys(names)
     for name in names:
         params = Params(**{"max_new_tokens": 6, **SETTINGS[name]})
-        decode(pairs[name != UNPACKED], prompts[0], warm_up, params, clock)
+        decode(pairs[name != UNPACKED], prompts[0], warm_up, params, clock, None)
+        if params.budget == AUTO:
+            autos[name] = calibrate(pairs[True], params)
     for number, prompt in enumerate(prompts):
         turn = number % len(names)
         texts = {}
         for name in [*names[turn:], *names[:turn]]:
             params = Params(**{"max_new_tokens": tokens, **SETTINGS[name]})
-            texts[name] = decode(pairs[name != UNPACKED], prompt, scores[name], params, clock)
+            texts[name] = decode(pairs[name != UNPACKED], prompt, scores[name], params, clock, autos[name])
         for name in names:
             scores[name].same += texts[name] == texts[PLAIN]
     return scores

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import exp, log
 from typing import Any, Final, Literal
 
@@ -48,8 +49,9 @@ class Choice:
 class VerifyCost:
     """µs of a verify by its rows (nodes and the root): calibrated at a few sizes, lines in between, then refined.
 
-    A running factor holds for all sizes (load, a longer context); each calibrated size has one of its own besides,
-    which moves slower and within bounds. More rows never cost less.
+    Whatever else a machine does only adds to what a size took, so the measured times are lowered to the largest convex
+    curve below them: a row more costs no less than the row before it. A running factor holds for all sizes (load, a
+    longer context); each calibrated size has one of its own besides, which moves slower and within bounds.
     """
 
     def __init__(self, rows: Sequence[int], us: Sequence[float]) -> None:
@@ -58,6 +60,7 @@ class VerifyCost:
             raise ValueError(f"costs need ascending rows from 1 and a time > 0 for each, got {rows} and {us}")
         self.rows = list(rows)
         self.calibrated = list(us)
+        self._base = _convex(self.rows, us)
         self._pace = 0.0
         self._shape = [0.0] * len(self.rows)
         self.curve = self._curve()
@@ -88,7 +91,7 @@ class VerifyCost:
 
     def _curve(self) -> list[float]:
         """µs of 1 … most rows."""
-        at = [us * exp(self._pace + bend) for us, bend in zip(self.calibrated, self._shape, strict=True)]
+        at = [us * exp(self._pace + bend) for us, bend in zip(self._base, self._shape, strict=True)]
         curve = [at[0]]
         for place in range(1, len(at)):
             low, high = self.rows[place - 1], self.rows[place]
@@ -97,6 +100,27 @@ class VerifyCost:
         for row in range(len(curve) - 2, -1, -1):  # what more rows took bounds what fewer would have taken
             curve[row] = min(curve[row], curve[row + 1])
         return curve
+
+
+def _convex(rows: Sequence[int], us: Sequence[float]) -> list[float]:
+    """The largest convex, nowhere falling curve below the points, at the same rows."""
+    least = list(us)
+    for place in range(len(least) - 2, -1, -1):
+        least[place] = min(least[place], least[place + 1])
+    hull: list[int] = []
+    for place in range(len(rows)):
+        while len(hull) > 1:
+            first, last = hull[-2], hull[-1]
+            rise = (least[place] - least[first]) * (rows[last] - rows[first])
+            if rise > (least[last] - least[first]) * (rows[place] - rows[first]):
+                break
+            hull.pop()
+        hull.append(place)
+    for first, last in pairwise(hull):
+        step = (least[last] - least[first]) / (rows[last] - rows[first])
+        for place in range(first + 1, last):
+            least[place] = least[first] + step * (rows[place] - rows[first])
+    return least
 
 
 class Trust:

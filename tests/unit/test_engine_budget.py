@@ -104,7 +104,13 @@ def test_costs_are_lines_between_the_measured_sizes() -> None:
 
 
 def test_a_size_that_took_longer_than_a_larger_one_was_disturbed() -> None:
-    assert VerifyCost([1, 2, 4], [10.0, 50.0, 20.0]).curve == pytest.approx([10, 20, 20, 20])
+    assert VerifyCost([1, 2, 4], [10.0, 50.0, 16.0]).curve == pytest.approx([10, 12, 14, 16])
+    assert VerifyCost([1, 2, 4], [70.0, 50.0, 60.0]).curve == pytest.approx([50, 50, 55, 60])
+
+
+def test_a_size_that_took_longer_than_its_neighbours_let_expect_was_disturbed_too() -> None:
+    assert VerifyCost([1, 2, 4, 8], [10.0, 14.0, 13.0, 17.0]).curve == pytest.approx([10, 11, 12, 13, 14, 15, 16, 17])
+    assert VerifyCost([1, 2, 4], [10.0, 10.0, 16.0]).curve == pytest.approx([10, 10, 13, 16])  # dearer and dearer stays
 
 
 def test_a_slower_machine_slows_every_size_and_one_hiccup_hardly_any() -> None:
