@@ -147,6 +147,21 @@ def split(text: str, first: int, width: int) -> Iterator[str]:
 
 
 _WORD = re.compile(r"\n|[^\S\n]+|[^\s]+")
+_COLUMNS = re.compile(r"\S(?:\S| (?! ))*  +(?=\S)")
+
+
+def hang(text: str, width: int) -> list[str]:
+    """`wrap`, but of lines in columns (`✓ health    /health answers 200`) the last column goes on below itself."""
+    lines: list[str] = []
+    for line in text.split("\n"):
+        columns = _COLUMNS.match(line)
+        indent = cells(columns[0]) if columns is not None else 0
+        if columns is None or indent > width // 2:
+            lines += wrap(line, width)
+        else:
+            first, *rest = wrap(line[len(columns[0]) :], width - indent)
+            lines += [columns[0] + first, *(" " * indent + more for more in rest)]
+    return lines
 
 
 def wrap(text: str, width: int) -> list[str]:

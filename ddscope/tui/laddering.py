@@ -36,14 +36,21 @@ def headline(hosts: Sequence[HostView]) -> str:
 
 
 def sentence(hosts: Sequence[HostView]) -> str:
-    """For empty panes: what the failing rung means, and what was seen; "" while every rung holds."""
+    """For an empty pane: what the failing rung means, and what was seen; "" while every rung holds."""
     found = failing(hosts)
-    if found is None:
-        return ""
-    host, row = found
+    return f"{_means(*found)}: {found[1].detail}." if found is not None else ""
+
+
+def meaning(hosts: Sequence[HostView]) -> str:
+    """Above the ladder, which says itself what was seen: what the failing rung means, and where more is said."""
+    found = failing(hosts)
+    return f"{_means(*found)}. The findings say what to do." if found is not None else ""
+
+
+def _means(host: HostView, row: ProbeRow) -> str:
     where = f"On {host.name}, " if host.name else ""
-    means = MEANS.get(row.rung, f"{row.rung} fails")
-    return f"{where}{means}: {row.detail}." if where else f"{means[:1].upper()}{means[1:]}: {row.detail}."
+    means = where + MEANS.get(row.rung, f"{row.rung} fails")
+    return means[:1].upper() + means[1:]
 
 
 def lines(hosts: Sequence[HostView]) -> str:

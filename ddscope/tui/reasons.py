@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ddscope.model import Step
 from ddscope.session import EngineState, RankView, Session
@@ -10,96 +11,128 @@ from ddscope.session.tokens import visible
 from ddscope.tui import laddering
 
 
-def steps_reason(session: Session, state: EngineState) -> str:
+class Why(NamedTuple):
+    """Why there is nothing. full: with what to do, said in one place; few: in a few words, for the other panes."""
+
+    full: str
+    few: str
+
+
+def steps_why(session: Session, state: EngineState) -> Why:
     """Why there is no step."""
     if session.trouble:
-        return session.trouble
+        return Why(session.trouble, "the recording has stopped")
     failed = [row for row in session.store.requests() if row.state == "error"]
     if failed and session.store.totals().steps == 0:
         why = session.store.facts().get("engine.error")
         said = f" {why['message']}." if isinstance(why, dict) and isinstance(why.get("message"), str) else ""
-        return f"No step was made: request {failed[-1].rid} ended with an error.{said} The findings say more."
+        full = f"No step was made: request {failed[-1].rid} ended with an error.{said} The findings say more."
+        return Why(full, f"request {failed[-1].rid} ended with an error")
     if not session.is_live:
         indexed, size = session.store.progress
         if indexed < size:
-            return "The trace is being indexed; its steps come as they are found."
+            return Why("The trace is being indexed; its steps come as they are found.", "the trace is being indexed")
     if session.store.totals().steps and not session.can_control:
-        return "This request has made no step by this moment."
+        return Why("This request has made no step by this moment.", "none by this moment")
     if not session.is_live:
-        hooks = hooks_reason(session.store.ranks())
-        return hooks or (
-            "This trace has no steps: it holds logs and facts only, or it ended before the first target forward."
+        return hooks_why(session.store.ranks()) or Why(
+            "This trace has no steps: it holds logs and facts only, or it ended before the first target forward.",
+            "the trace has no steps",
         )
     if session.can_control:
-        return _engine_reason(state)
-    if session.hosts and (why := _host_reason(session)):
-        return why
+        return _engine_why(state)
+    if session.hosts and (told := _host_why(session)):
+        return told
     engines = session.engines
     if engines and not any(status.state == "connected" for status in engines):
-        return next((status.reason for status in engines if status.reason), "The server is not connected yet.")
+        full = next((status.reason for status in engines if status.reason), "The server is not connected yet.")
+        return Why(full, "the server is not connected")
     if session.attached:
-        return hooks_reason(session.store.ranks()) or (
-            "The server is connected, and no request has run a step since. Steps come with the next request."
+        return hooks_why(session.store.ranks()) or Why(
+            "The server is connected, and no request has run a step since. Steps come with the next request.",
+            "nothing has run since",
         )
-    return "No steps yet: the hook is loaded, no request has run."
+    return Why("No steps yet: the hook is loaded, no request has run.", "nothing has run")
+
+
+def steps_reason(session: Session, state: EngineState) -> str:
+    """Why there is no step, in full."""
+    return steps_why(session, state).full
+
+
+def brief_reason(what: str, session: Session, state: EngineState) -> str:
+    """For a pane beside the one that says it in full. what: is missing there."""
+    return f"No {what}: {steps_why(session, state).few}."
 
 
 def tree_reason(session: Session, state: EngineState) -> str:
     """Why there is no tree; of a host its whole ladder, too."""
-    why = steps_reason(session, state)
-    rungs = laddering.lines(session.store.hosts()) if not session.store.totals().steps else ""
-    return f"{why}\n\n{rungs}" if rungs else why
+    hosts = session.store.hosts() if not session.store.totals().steps else []
+    rungs = laddering.lines(hosts)
+    if not rungs:
+        return steps_reason(session, state)
+    # The rung that fails says what was seen; above it stands what that means.
+    why = laddering.meaning(hosts) if session.is_live and not session.trouble else ""
+    return f"{why or steps_reason(session, state)}\n\n{rungs}"
 
 
-def _host_reason(session: Session) -> str:
-    """Why a host gives no step; empty when its hooks are connected and every rung holds."""
-    down = laddering.sentence(session.store.hosts())
-    if down:
-        return down
+def _host_why(session: Session) -> Why | None:
+    """Why a host gives no step; None when its hooks are connected and every rung holds."""
+    hosts = session.store.hosts()
+    failing = laddering.failing(hosts)
+    if failing is not None:
+        return Why(laddering.sentence(hosts), f"{failing[1].rung} fails")
     lost = [host.watch.reason for host in session.hosts if host.watch is not None and host.watch.state == "lost"]
     if lost:
-        return lost[0]
+        return Why(lost[0], "the connection is lost")
     if not session.engines:
         name = session.hosts[0].name
-        return (
+        full = (
             f"The server on {name} runs without hooks of ddscope, so it tells no steps: its journal, health and stacks "
             f"are shown. `ddscope hooks status --host {name}` says what is missing."
         )
-    return ""
+        return Why(full, "the server has no hooks")
+    return None
 
 
-def _engine_reason(state: EngineState) -> str:
+def _engine_why(state: EngineState) -> Why:
     """Why our own engine has made no step."""
     if state.state == "unknown":
-        return "The engine is starting: it loads the target and the drafter, which takes a few seconds."
+        full = "The engine is starting: it loads the target and the drafter, which takes a few seconds."
+        return Why(full, "the engine is starting")
     if state.state == "idle":
-        return "No request has run yet. Press i and type a prompt."
+        return Why("No request has run yet. Press i and type a prompt.", "press i and type a prompt")
     if state.state in ("paused", "break"):
-        return "The engine is paused before the first step. Press s for one step, e to let it run."
-    return "The prompt is being read (prefill); the first tree comes with the first target forward."
+        full = "The engine is paused before the first step. Press s for one step, e to let it run."
+        return Why(full, "the engine is paused")
+    full = "The prompt is being read (prefill); the first tree comes with the first target forward."
+    return Why(full, "the prompt is being read")
 
 
-def hooks_reason(ranks: Sequence[RankView]) -> str:
-    """Why the hooks of a server give no step; empty when nothing they told explains it."""
+def hooks_why(ranks: Sequence[RankView]) -> Why | None:
+    """Why the hooks of a server give no step; None when nothing they told explains it."""
     if not ranks:
-        return ""
+        return None
     if all(rank.follower for rank in ranks):
         names = ", ".join(rank.src for rank in ranks)
-        return (
+        full = (
             f"Only {names} is attached, which tells counts: the trees come from the first rank. Attach its socket too."
         )
+        return Why(full, "the first rank is not attached")
     telling = [rank for rank in ranks if not rank.follower]
     told = [rank for rank in telling if rank.taps is not None]
     if told and not any(tap.live for rank in told for tap in rank.taps or ()):
         missing = [tap for rank in told for tap in rank.missing]
         why = f": {missing[0].tap}: {missing[0].why}" if missing and missing[0].why else ""
-        return f"No tap of this server is live{why}. H shows all of them."
+        return Why(f"No tap of this server is live{why}. H shows all of them.", "no tap is live")
     sampling = next((rank.sampling for rank in telling if rank.sampling is not None), None)
     if sampling is not None and sampling.every == 0:
-        return "The server records no steps: sampling is off (every 0). S changes it where the server takes commands."
+        full = "The server records no steps: sampling is off (every 0). S changes it where the server takes commands."
+        return Why(full, "sampling is off")
     if sampling is not None and sampling.rid:
-        return f"The server records only requests whose id begins with {sampling.rid!r}. S changes it."
-    return ""
+        full = f"The server records only requests whose id begins with {sampling.rid!r}. S changes it."
+        return Why(full, f"only requests {sampling.rid}… are recorded")
+    return None
 
 
 def algorithm_of(session: Session, step: Step | None) -> str:
@@ -129,7 +162,7 @@ def bare_reason(session: Session, step: Step | None) -> str:
 def text_reason(session: Session, state: EngineState, steps: int) -> str:
     """Why there is no text. steps: of the request, so far."""
     if not steps:
-        return steps_reason(session, state)
+        return brief_reason("text", session, state)
     return (
         f"The {steps:,} steps of this request tell no token ids: the hooks leave them out (DDSCOPE_REDACT=ids), or "
         "their tap reveals none."
@@ -139,7 +172,7 @@ def text_reason(session: Session, state: EngineState, steps: int) -> str:
 def curve_reason(session: Session, state: EngineState) -> str:
     """Why there is no depth curve."""
     if session.store.totals().steps == 0:
-        return steps_reason(session, state)
+        return brief_reason("curve", session, state)
     name = algorithm_of(session, None)
     whose = f"The server's {name} tap" if name and session.store.facts().get("hooks.taps") else "The source"
     return f"{whose} does not tell which drafted tokens were accepted, so there is no curve."
@@ -180,6 +213,13 @@ def findings_reason(seen: int, total: int) -> str:
     return f"Nothing wrong was found in {total:,} records."
 
 
+def node_reason(session: Session, state: EngineState) -> str:
+    """Why there is no node."""
+    if session.store.totals().steps == 0:
+        return brief_reason("node", session, state)
+    return "No node: there is no tree under the time cursor."
+
+
 def tensors_reason(session: Session) -> str:
     """Why there is no tensor."""
     if session.store.n == 0:
@@ -194,7 +234,7 @@ def tensors_reason(session: Session) -> str:
 def timing_reason(session: Session, state: EngineState) -> str:
     """Why there is no stage time."""
     if session.store.totals().steps == 0:
-        return steps_reason(session, state)
+        return brief_reason("times", session, state)
     return "The steps of this trace carry no times: their source did not measure stages."
 
 

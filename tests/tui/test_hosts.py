@@ -10,8 +10,16 @@ from typing import Any
 import pytest
 
 from ddscope.model import Fact, Gap, Probe, Record, Stack, Thread
+from ddscope.tui.foreign import hang, safe, wrap
+from ddscope.tui.widgets.curve import DepthCurve
+from ddscope.tui.widgets.node import NodeInspector
+from ddscope.tui.widgets.pane import LinePane
+from ddscope.tui.widgets.requests import RequestList
 from ddscope.tui.widgets.stacks import Stacks
+from ddscope.tui.widgets.steps import StepList
+from ddscope.tui.widgets.text import GeneratedText
 from ddscope.tui.widgets.title import TitleBar
+from ddscope.tui.widgets.tree import DraftTree
 from tests.tracing import Clock, header
 from tests.tui.shell_support import app_of, bench_of, log, replayed, screen_text, settled, shown, until, utc
 from tests.tui.test_attached import attached
@@ -74,6 +82,46 @@ async def test_the_lowest_rung_that_fails_is_in_the_title_and_the_ladder_where_t
             live.feed(probe(clock, "generate", True, "4 tokens in 80 ms: ' 4, 5'"))
             await until(pilot, lambda: not bench_of(pilot).query_one(TitleBar).view.ladder, "the recovery")
             assert "runs without hooks of ddscope" in screen_text(pilot)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+@pytest.mark.parametrize("stands", [True, False], ids=["stands", "serves"])
+async def test_what_is_missing_is_said_in_full_once_and_fits_everywhere(
+    tmp_path: Path, size: tuple[int, int], stands: bool
+) -> None:
+    clock = Clock()
+    with watched(tmp_path) as live:
+        live.feed(*stalled(clock))
+        if not stands:
+            live.feed(probe(clock, "generate", True, "4 tokens in 80 ms: ' 4, 5'"))
+        async with shown(live.session, size=size) as pilot:
+            said = "does not generate. The findings" if stands else "runs without hooks"
+            await until(
+                pilot, lambda: said in " ".join(bench_of(pilot).query_one(DraftTree).empty_text().split()), said
+            )
+            bench = bench_of(pilot)
+            few = "generate fails" if stands else "the server has no hooks"
+            for kind, what in (
+                (RequestList, "requests"),
+                (StepList, "steps"),
+                (GeneratedText, "text"),
+                (NodeInspector, "node"),
+                (DepthCurve, "curve"),
+            ):
+                await until(pilot, lambda k=kind, w=what: bench.query_one(k).empty_text() == f"No {w}: {few}.", what)  # type: ignore[misc]
+            for pane in bench.query(LinePane):
+                if pane.is_on_screen and pane.size.height and (words := pane.empty_text()):
+                    lines = hang(safe(words), max(pane.scrollable_size.width - 2, 8))
+                    assert len(lines) <= pane.size.height, (pane, lines)
+
+
+def test_a_line_in_columns_goes_on_below_its_last_one() -> None:
+    assert hang("✓ health    /health answers 200 and more\nplain words here", 24) == [
+        "✓ health    /health", "            answers 200", "            and more", "plain words here",
+    ]  # fmt: skip
+    assert hang("a very long first column indeed  and more", 20) == wrap(
+        "a very long first column indeed  and more", 20
+    )
 
 
 async def test_going_back_in_time_shows_the_ladder_of_then(tmp_path: Path) -> None:
@@ -190,7 +238,7 @@ class watched:
         live = self._inner.__enter__()
         live.session._servers.members.clear()
         host = SimpleNamespace(
-            name="ct129", asked=0, watch=SimpleNamespace(state="connected", reason=""), close=lambda: None
+            name="ct129", asked=0, watch=SimpleNamespace(state="connected", reason=""), leave=lambda: None, close=lambda: None
         )
 
         def ask() -> bool:

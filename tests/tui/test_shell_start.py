@@ -31,7 +31,7 @@ async def test_the_tree_is_there_before_any_record_is_indexed(
         assert bench.query_one(NodeInspector).node is not None
         await until(pilot, lambda: "indexing" in screen_lines(pilot)[0])
         assert "0%" in screen_lines(pilot)[0]
-        assert "The trace is being indexed" in bench.query_one(StepList).empty_text()
+        assert "the trace is being indexed" in bench.query_one(StepList).empty_text()
         start()
         await settled(pilot)
         shown = bench.query_one(DraftTree).view

@@ -44,9 +44,9 @@ class Showing(SteeringActions, ArrangingActions, Moments):
 
     def _show_first(self) -> None:
         assert self.first is not None
-        reason = reasons.steps_reason(self.session, self.store.state())
-        for pane in (RequestList, StepList, GeneratedText):
-            self.query_one(pane).empty_reason = reason
+        state = self.store.state()
+        for pane, what in ((RequestList, "requests"), (StepList, "steps"), (GeneratedText, "text")):
+            self.query_one(pane).empty_reason = reasons.brief_reason(what, self.session, state)
         tree, node = self.query_one(DraftTree), self.query_one(NodeInspector)
         if tree.view is None:
             tree.view = self.first.tree
@@ -55,9 +55,10 @@ class Showing(SteeringActions, ArrangingActions, Moments):
 
     def _show_lists(self, seek: bool) -> None:
         store, cursor = self.store, self.cursor
-        reason = reasons.steps_reason(self.session, store.state())
+        state = store.state()
         requests, steps = self.query_one(RequestList), self.query_one(StepList)
-        requests.empty_reason = steps.empty_reason = reason
+        requests.empty_reason = reasons.brief_reason("requests", self.session, state)
+        steps.empty_reason = reasons.brief_reason("steps", self.session, state)
         requests.severities = severities(self.diagnosing.findings)
         requests.rows = self.request_rows()
         requests.cursor = cursor.rid
@@ -99,7 +100,7 @@ class Showing(SteeringActions, ArrangingActions, Moments):
         node.view = tree.view
         if tree.view is None or not 0 <= index < len(tree.view.nodes):
             node.node = None
-            node.empty_reason = "No node: there is no tree under the time cursor."
+            node.empty_reason = reasons.node_reason(self.session, self.store.state(self.cursor.at))
             return
         node.node = tree.view.nodes[index]
         step = self.store.step(tree.view.record)

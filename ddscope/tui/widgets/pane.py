@@ -15,7 +15,7 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from ddscope.tui.foreign import cells, safe, wrap
+from ddscope.tui.foreign import cells, hang, safe
 from ddscope.tui.theme import Palette
 
 Piece = tuple[str, Style]
@@ -110,7 +110,7 @@ class LinePane(ScrollView, can_focus=True, inherit_bindings=False):
         return strip_of_pieces(pieces, 0 if line is None else self.scroll_offset.x, width, base)
 
     def _empty_line(self, words: str, y: int, width: int, height: int) -> Strip:
-        lines = wrap(safe(words), max(width - 2, 8))
+        lines = hang(safe(words), max(width - 2, 8))
         top = max((height - len(lines)) // 3, 0)
         line = lines[y - top] if top <= y < top + len(lines) else ""
         return strip_of_pieces([(f" {line}", self.palette.muted)], 0, width, self._base())
