@@ -35,6 +35,7 @@ def main() -> None:
     console = Console(record=True, width=args.width, file=io.StringIO(), highlight=False)
     console.print(Text(f"$ ddscope {' '.join(command)}\n", style="bold"))
     console.print(coloured(text), overflow="ellipsis", no_wrap=True)
+    console.print()  # else the frame cuts the last line
     write(args.name, console.export_svg(title="ddscope doctor"), shutil.which("rsvg-convert"))
 
 

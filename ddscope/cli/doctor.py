@@ -79,7 +79,7 @@ def _examine(args: argparse.Namespace) -> list[Examined]:
 
 
 def _tell(args: argparse.Namespace, hosts: list[Examined]) -> int:
-    from ddscope.remote.doctor.against import differences
+    from ddscope.remote.doctor.against import differences, folded, meanings
     from ddscope.remote.doctor.page import page, table
 
     rows = differences(*hosts) if len(hosts) == 2 else []
@@ -94,8 +94,9 @@ def _tell(args: argparse.Namespace, hosts: list[Examined]) -> int:
             told["differences"] = [row.to_json() for row in rows]
         sys.stdout.write(msgspec.json.encode(told).decode() + "\n")
     elif len(hosts) == 2:
-        cells = [(row.severity, row.what, row.here, row.there) for row in rows]
-        _print(table(cells, hosts[0].found.host, hosts[1].found.host))
+        cells = [(row.severity, row.what, row.here, row.there) for row in folded(rows)]
+        names = hosts[0].found.host, hosts[1].found.host
+        _print(table(cells, *names, meanings(rows, *names)))
     else:
         _print(page(hosts[0]))
     return 1 if any(row.severity in ("critical", "high", "warning") for row in rows) or (len(hosts) == 1 and bad) else 0
@@ -113,7 +114,7 @@ def coloured(text: str) -> Text:
         made.highlight_regex(rf"(?m)^{word}\b", style)
     made.highlight_regex(r"(?m)^ +-(?!>).*$", "red")
     made.highlight_regex(r"(?m)^ +\+.*$", "green")
-    made.highlight_regex(r"(?m)^ +→ .*$", "bold")
+    made.highlight_regex(r"(?m)^ *→ .*$", "bold")
     return made
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from ddscope.remote.doctor.items import SEVERITIES, Severity
 from ddscope.remote.doctor.judge_files import SERVER
 
 ABSENT = "–"
+MANY = 3  # members of an enum, from which on they share a row of a page
 _ALONE = ("host", "port", "model_path", "served_model_name", "nccl_port", "dist_init_addr", "random_seed", "node_rank")
 """Arguments that may differ from host to host and mean nothing by it."""
 
@@ -37,6 +38,47 @@ def differences(here: Examined, there: Examined) -> list[Row]:
     rows = [*_enums(here, there), *_machine(here, there), *_versions(here, there), *_files(here, there)]
     rows += [*_libraries(here, there), *_arguments(here, there), *_unit(here, there)]
     return sorted(rows, key=lambda row: SEVERITIES.index(row.severity))
+
+
+def meanings(rows: Sequence[Row], host: str, other: str) -> Iterator[str]:
+    """What the differences mean and what to do, a line each, where a person can do something."""
+    areas = {row.area for row in rows if row.severity in ("critical", "high", "warning")}
+    moved = [row for row in rows if row.area == "skew.files" and row.severity == "critical"]
+    if moved:
+        yield (
+            f"{len(moved)} members of an enum have other values. They cross processes and hosts as numbers, so one "
+            "host means another member than the other."
+        )
+    if "skew.files" in areas:
+        both = dict.fromkeys((host, other))
+        said = " and ".join(f"`ddscope doctor --host {name}`" for name in both)
+        yield f"→ {said} show which functions of a file changed, and how it is put back"
+    if "env.abi" in areas:
+        yield f"→ install on one host what the other has: which of the two works decides which ({host} or {other})"
+    if "config.requested_vs_effective" in areas:
+        yield "→ start both servers with the same arguments and variables before comparing what they do"
+
+
+def folded(rows: Sequence[Row]) -> list[Row]:
+    """For a page: the members of one enum in one row, as they have one cause. Values as `UNO 3, DSPARK 4`."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.area == "skew.files" and row.severity == "critical":
+            groups.setdefault(row.what.rpartition(".")[0], []).append(row)
+    folding: list[Row] = []
+    for row in rows:
+        enum = row.what.rpartition(".")[0]
+        group = groups.get(enum, [row]) if row.area == "skew.files" and row.severity == "critical" else [row]
+        if len(group) < MANY:
+            folding.append(row)
+        elif row is group[0]:
+            names = [one.what.rpartition(".")[2] for one in group]
+            sides = (
+                ", ".join(f"{name} {value}" for name, value in zip(names, values, strict=True))
+                for values in ([one.here for one in group], [one.there for one in group])
+            )
+            folding.append(Row(row.severity, row.area, f"{enum}: {len(group)} members", *sides))
+    return folding
 
 
 def _rows(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -95,13 +137,21 @@ def _files(here: Examined, there: Examined) -> Iterator[Row]:
     """Files that differ from their wheel on one side, or on both in another way."""
     sides = [
         {
-            f"{package.skew.package}: {file.row.path}": f"{file.row.change} {(file.row.sha256 or '')[:8]}".strip()
+            f"{package.skew.package}: {file.row.path}": (file.row.change, (file.row.sha256 or "")[:8])
             for package in side.audit.packages
             for file in package.files
         }
         for side in (here, there)
     ]
-    for what, one, other in _rows(*sides):
+    for what in dict.fromkeys([*sides[0], *sides[1]]):
+        mine, theirs = sides[0].get(what), sides[1].get(what)
+        if mine == theirs:
+            continue
+        # Where both sides changed it, only the sum of each tells that they did so in another way.
+        both = mine is not None and theirs is not None and mine[0] == theirs[0]
+        one, other = (
+            ABSENT if told is None else f"{told[0]} (sha256 {told[1]}…)" if both else told[0] for told in (mine, theirs)
+        )
         package, _, path = what.partition(": ")
         added = "added" in one + other and "changed" not in one + other
         severity: Severity = "high" if package in SERVER and not added else "warning"

@@ -142,7 +142,7 @@ def _enum(package: PackageAudit, file: FileChange, change: EnumChange) -> Iterat
                 *(f"  {shown(name)}: {shown(was)} → {shown(now)}" for name, was, now in change.moved),
                 "Values cross processes and hosts as numbers: all sides must be of one version.",
             ),
-            ("Put the new member last, so that the others keep their values; or put the file back (skew.files).",),
+            ("Put the new member last, so that the others keep their values; or put the file back as said above.",),
         )
     elif change.removed:
         yield Item("skew.files", "high", f"{shown(change.name)} lost {several(change.removed)}.", (where,))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 
 from ddscope.remote.doctor.examine import Examined
 from ddscope.remote.doctor.items import SEVERITIES, Item, count, shown
 
 WIDTH = 110
+CELLS = (9, 44, 30, 30)  # of the table, at most
+LINES = 6  # of a cell
 
 
 def page(one: Examined) -> str:
@@ -55,13 +58,34 @@ def _wrapped(text: str, first: str, rest: str) -> Iterable[str]:
     ) or [first.rstrip()]
 
 
-def table(rows: Sequence[tuple[str, str, str, str]], one: str, other: str) -> str:
-    """Differences between two hosts, worst first: (severity, what, here, there)."""
+def table(rows: Sequence[tuple[str, str, str, str]], one: str, other: str, meanings: Iterable[str] = ()) -> str:
+    """Differences between two hosts, worst first: (severity, what, here, there); below it what they mean.
+
+    A cell goes on below itself: what differs often stands at the end.
+    """
     if not rows:
         return f"{one} and {other} do not differ in anything that was looked at.\n"
-    heads = ("", "what", one, other)
-    cells = [tuple(shown(cell, 44 if column == 1 else 34) for column, cell in enumerate(row)) for row in [heads, *rows]]
-    widths = [max(len(row[column]) for row in cells) for column in range(4)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
-    lines.insert(1, "  ".join("─" * width for width in widths))
-    return f"{count(len(rows), 'difference')}\n\n" + "\n".join(lines) + "\n"
+    heads = ("", "what differs", one, other)
+    cells = [[_cell(cell, column) for column, cell in enumerate(row)] for row in [heads, *rows]]
+    widths = [max(len(line) for row in cells for line in row[column]) for column in range(4)]
+    lines = [line for row in cells for line in _lines(row, widths)]
+    lines.insert(max(map(len, cells[0])), "  ".join("─" * width for width in widths))
+    said = [line for told in meanings for line in _meaning(told)]
+    if said:
+        lines += ["", *said]
+    return f"{count(len(rows), 'difference')}, worst first\n\n" + "\n".join(lines) + "\n"
+
+
+def _cell(text: str, column: int) -> list[str]:
+    width = CELLS[column]
+    return textwrap.wrap(shown(text), width, break_on_hyphens=False)[:LINES] or [""]
+
+
+def _lines(row: Sequence[Sequence[str]], widths: Sequence[int]) -> Iterator[str]:
+    for lines in zip_longest(*row, fillvalue=""):
+        yield "  ".join(line.ljust(width) for line, width in zip(lines, widths, strict=True)).rstrip()
+
+
+def _meaning(text: str) -> Iterable[str]:
+    """A sentence in lines; what begins with an arrow is never wrapped, as most of it is a command to be copied."""
+    return [text] if text.startswith("→") else _wrapped(text, "", "")

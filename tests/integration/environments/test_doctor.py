@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -255,7 +256,8 @@ def test_a_package_in_the_folder_of_the_server_hides_the_installed_one(here: Hos
 def test_two_environments_side_by_side(
     venv: Venv, tmp_path: Path, here: Host, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from ddscope.remote.doctor.against import differences
+    from ddscope.remote.doctor.against import differences, folded, meanings
+    from ddscope.remote.doctor.page import table
 
     other = server(tmp_path / "other")
     other.install("torch", "2.9.0", {"torch/version.py": "__version__ = '2.9.0'\ncuda = '12.8'\n"})
@@ -268,7 +270,35 @@ def test_two_environments_side_by_side(
         ("critical", "SpeculativeAlgorithm.NONE", "5", "4"),
     ]
     assert ("torch built for CUDA", "13.0", "12.8") in [(row.what, row.here, row.there) for row in rows]
-    assert next(row for row in rows if row.what == SPEC).there == "as in its wheel"
+    file = next(row for row in rows if row.what == SPEC)
+    assert (file.here, file.there) == ("changed", "as in its wheel")
+    page = table(
+        [(row.severity, row.what, row.here, row.there) for row in folded(rows)], "a", "b", meanings(rows, "a", "b")
+    )
+    first, *_ = [line for line in page.splitlines() if line.startswith("critical")]
+    assert re.split(" {2,}", first)[1:] == [
+        "SpeculativeAlgorithm: 3 members", "EAGLE 3, STANDALONE 4, NONE 5", "EAGLE 2, STANDALONE 3, NONE 4",
+    ]  # fmt: skip
+    assert page.count("critical") == 1 and "means another member than the other" in " ".join(page.split())
+    assert "→ `ddscope doctor --host a` and `ddscope doctor --host b` show which functions" in page
+
+
+def test_a_file_that_both_changed_in_another_way_is_told_by_its_sums(venv: Venv, tmp_path: Path, here: Host) -> None:
+    from ddscope.remote.doctor.against import differences
+
+    other = server(tmp_path / "other")
+    venv.patch(SPEC, *MOVES)
+    other.patch(SPEC, ("Algorithms of speculation.", "Algorithms of ours."))
+    (row,) = [row for row in differences(examined(here, venv), examined(here, other)) if row.what == SPEC]
+    assert row.here.startswith("changed (sha256 ") and row.there.startswith("changed (sha256 ")
+    assert row.here != row.there
+
+
+def test_a_long_cell_goes_on_below_itself() -> None:
+    from ddscope.remote.doctor.page import table
+
+    page = table([("high", "--draft", "a " * 30, "b")], "one", "two").splitlines()
+    assert page[4].endswith("  b") and page[5].startswith(" " * 9) and page[5].split() == ["a"] * 15
 
 
 def test_a_trace_of_the_facts_holds_and_can_be_read_again(here: Host, venv: Venv, tmp_path: Path) -> None:
