@@ -70,6 +70,20 @@ def test_decoding_together_is_decoding_one_by_one(folders: tuple[Path, Path], bu
     assert len({len(text.accepted) for text in together}) > 1, "all texts took equally many steps"
 
 
+def test_it_is_measured_in_bfloat16_as_well(folders: tuple[Path, Path]) -> None:
+    """As on a GPU. Near-ties may fall otherwise than in float32: τ is close, not equal. Prompts are the drafter's."""
+    target, draft = folders
+    taus = []
+    for dtype in ("float32", "bfloat16"):
+        options = EvaluateOptions(
+            target=target, draft=draft, budgets="4", batch=3, max_new_tokens=40, device="cpu", dtype=dtype
+        )
+        scored = evaluate(options, Silent())[0]
+        assert scored.emitted > 40, "three prompts were held out"
+        taus.append(scored.tau)
+    assert taus[0] == pytest.approx(taus[1], rel=0.3)
+
+
 def test_both_ways_score_the_same(folders: tuple[Path, Path], prompts: Path, tmp_path: Path) -> None:
     target, draft = folders
 

@@ -54,6 +54,21 @@ def test_the_loss_falls(target: Path, data: Path, tmp_path: Path) -> None:
     assert log[-1]["lr"] < log[0]["lr"]
 
 
+def test_it_learns_in_bfloat16_as_well(target: Path, data: Path, tmp_path: Path) -> None:
+    """What runs on a GPU: autocast, logits in bfloat16, float32 weights. Compared with the same steps in float32."""
+    logs = []
+    for dtype in ("float32", "bfloat16"):
+        options = {"steps": 8, "lr": 5e-3, "log_every": 2, "kl": 0.5, "dtype": dtype}
+        folder = train(train_options(target, data, tmp_path / dtype, **options), Silent())
+        state = torch.load(tmp_path / dtype / CHECKPOINT, weights_only=True)["model"]
+        assert {tensor.dtype for tensor in state.values()} == {torch.float32}
+        assert read_drafter_config(folder).block_size == 5
+        logs.append([line["loss"] for line in log_of(tmp_path / dtype)])
+    for exact, rounded in zip(*logs, strict=True):
+        assert abs(rounded - exact) < 0.1 * exact
+    assert logs[1] != logs[0]
+
+
 def test_a_share_of_the_loss_can_go_to_the_targets_distribution(target: Path, data: Path, tmp_path: Path) -> None:
     options = {"steps": 40, "lr": 5e-3, "log_every": 10, "kl": 1.0, "kl_topk": 16}
     train(train_options(target, data, tmp_path / "run", **options), Silent())

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ import torch
 from ddscope.engine.config import check_pair, read_drafter_config
 from ddscope.engine.errors import EngineError
 from ddscope.engine.generate import Generator, Params
-from ddscope.engine.pair import load_pair
+from ddscope.engine.pair import SHIPPED_DRAFT, load_pair
 from ddscope.engine.training.card import FACTS, SCORES, write_card
 from ddscope.engine.training.common import Place, TargetFolder, find_target
 from ddscope.engine.training.forward import BatchTarget
@@ -22,7 +23,7 @@ from ddscope.engine.training.freerun import FreeRun
 from ddscope.engine.training.model import DrafterModule
 from ddscope.engine.training.options import EvaluateOptions
 from ddscope.engine.training.progress import Progress
-from ddscope.engine.training.shards import read_held_out, write_whole
+from ddscope.engine.training.shards import HELD_OUT, read_held_out, write_whole
 
 CHAIN = "chain"
 
@@ -67,8 +68,9 @@ def evaluate(options: EvaluateOptions, progress: Progress, command: str = "") ->
     budgets = parse_budgets(options.budgets)
     place = Place.of(options.device, options.dtype)
     target = find_target(options.target, progress)
-    prompts = [prompt.ids for prompt in read_held_out(options.prompts)[: options.count]]
-    _check_prompts(options, prompts, target)
+    source = options.prompts or _beside(options.draft)
+    prompts = [prompt.ids for prompt in read_held_out(source)[: options.count]]
+    _check_prompts(source, prompts, target, options.max_new_tokens)
     if options.card and not (options.draft / FACTS).is_file():
         raise EngineError(f"{options.draft} has no training.json, so its model card is not one of `train`")
     batch = options.batch or (192 if place.device.type == "cuda" else 1)
@@ -154,17 +156,19 @@ class _Together:
         progress.at(name, before + ended, total)
 
 
-def _check_prompts(options: EvaluateOptions, prompts: Iterable[list[int]], target: TargetFolder) -> None:
+def _beside(draft: Path) -> Path:
+    """The prompts held out when this drafter was trained; those of the shipped one for a drafter that brings none."""
+    own = draft / HELD_OUT
+    return own if own.is_file() else SHIPPED_DRAFT / HELD_OUT
+
+
+def _check_prompts(source: Path, prompts: Iterable[list[int]], target: TargetFolder, more: int) -> None:
     stack = target.config.stack
     for number, prompt in enumerate(prompts, start=1):
         if not prompt or not all(0 <= token < stack.vocab for token in prompt):
-            raise EngineError(
-                f"{options.prompts}: prompt {number} does not fit the target's vocabulary of {stack.vocab:,}"
-            )
-        if len(prompt) + options.max_new_tokens > stack.max_positions:
-            raise EngineError(
-                f"{options.prompts}: prompt {number} is too long for {options.max_new_tokens} tokens more"
-            )
+            raise EngineError(f"{source}: prompt {number} does not fit the target's vocabulary of {stack.vocab:,}")
+        if len(prompt) + more > stack.max_positions:
+            raise EngineError(f"{source}: prompt {number} is too long for {more} tokens more")
 
 
 def _score(name: str, budget: int | None, texts: Sequence[Decoded], seconds: float) -> Score:

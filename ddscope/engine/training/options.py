@@ -100,7 +100,7 @@ class EvaluateOptions(_Common):
     """Free-running mean emitted tokens per target forward (τ) on held-out prompts, greedy."""
 
     draft: Path = _option("drafter folder", SHIPPED_DRAFT)
-    prompts: Path = _option("prompts, JSON lines with prompt and prompt_ids", SHIPPED_DRAFT / "heldout-prompts.jsonl")
+    prompts: Path | None = _option("prompts, JSON lines (those beside the drafter, else beside the shipped one)", None)
     count: int = _option("prompts at most", 192, low=1)
     max_new_tokens: int = _option("tokens a prompt at most", 128, low=2)
     budgets: str = _option("chain and budgets of trees (nodes without the root), with commas", "chain,15,32,64,128")

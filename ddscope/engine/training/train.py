@@ -159,7 +159,7 @@ class Trainer:
         block = config.block_size
         blocks = cut_blocks(ids, lengths, anchors, block, config.mask_token_id)
         bias = block_bias(anchors, ids.shape[1], block, target.dtype)
-        with torch.autocast(target.device.type, torch.bfloat16, enabled=target.device.type == "cuda"):
+        with torch.autocast(target.device.type, target.dtype, enabled=target.dtype != torch.float32):
             context = self.drafter.context(features, torch.arange(ids.shape[1], device=ids.device)[None])
             hidden = self.drafter(F.embedding(blocks.rows, target.embedding), blocks.positions, context, bias)
         drafted = hidden.view(*anchors.shape, block, -1)[:, :, 1:]
