@@ -71,7 +71,8 @@ class AttachedHost:
         self._prefix = f"{name}/" if several else ""
         self._suffix = f"/{name}" if several else ""
         self._follow: Callable[[Path], object] = lambda _: None
-        self._followed: set[str] = set()
+        self._forget: Callable[[Path], object] = lambda _: None
+        self._followed: dict[str, Path] = {}
         self._lock = threading.Lock()
 
     @property
@@ -86,9 +87,14 @@ class AttachedHost:
         what = server.get("unit") or server.get("container") or (f"pid {server['pid']}" if server.get("pid") else "")
         return " · ".join(part for part in (self.name, what) if part)
 
-    def open(self, sink: Callable[[bytes], object], follow: Callable[[Path], object]) -> None:
-        """Make the sources. follow: told every socket of a hook, as it can be reached here."""
-        self._follow = follow
+    def open(
+        self,
+        sink: Callable[[bytes], object],
+        follow: Callable[[Path], object],
+        forget: Callable[[Path], object] = lambda _: None,
+    ) -> None:
+        """Make the sources. follow, forget: told every socket of a hook that comes or goes, as it is reached here."""
+        self._follow, self._forget = follow, forget
 
         def pulsing(lines: bytes) -> None:
             if self.watch is not None:
@@ -133,11 +139,13 @@ class AttachedHost:
     def _on_server(self, server: dict[str, Any]) -> None:
         """Sockets of hooks came or went."""
         here = set(server.get("sockets", ()))
-        for path in sorted(here - self._followed):
+        for path in sorted(here - self._followed.keys()):
             self._forward(path)
-        for path in sorted(self._followed - here - set(self.wanted.sockets)):
-            self._followed.discard(path)
-            self.host.unforward(path)
+        if here:  # else nobody has taken the place of those that were lost, and that they were is worth knowing
+            for path in sorted(self._followed.keys() - here - set(self.wanted.sockets)):
+                local = self._followed.pop(path)
+                self.host.unforward(path)
+                self._forget(local)
 
     def _forward(self, path: str) -> None:
         with self._lock:
@@ -147,7 +155,7 @@ class AttachedHost:
                 local = self.host.forward(path)
             except HostError:
                 return  # the watch says why, and tries again
-            self._followed.add(path)
+            self._followed[path] = local
         self._follow(local)
 
     def ask_stacks(self) -> bool:
@@ -156,6 +164,10 @@ class AttachedHost:
             return False
         self.watch.ask_stacks()
         return True
+
+    def leave(self) -> None:
+        """Before the sources are stopped: none of them may wait for a connection that is being made."""
+        self.host.leave()
 
     def close(self) -> None:
         """Disconnect; after the sources were stopped."""

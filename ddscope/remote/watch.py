@@ -15,6 +15,7 @@ from ddscope.remote import pushing
 from ddscope.remote.agent import Agent
 from ddscope.remote.host import Host, HostError
 from ddscope.remote.pulse import Pulse
+from ddscope.sources.threaded import Backoff, Threaded
 from ddscope.trace import encode
 
 BACKOFF_S = (0.5, 10.0)
@@ -49,8 +50,8 @@ class Numbered:
             self._sink(encode(record))
 
 
-class HostWatch:
-    """`state` is connecting, connected or lost; `reason` says why. `server`: what is known of the server now.
+class HostWatch(Threaded):
+    """Records of one host. `server`: what is known of the server now.
 
     options: as `there.agent.Agent` takes them. suffix: of the source ids, "/<host>" where there are several hosts.
     on_server: told whenever what is known of the server changed, on this source's thread.
@@ -65,17 +66,15 @@ class HostWatch:
         suffix: str = "",
         on_server: Callable[[dict[str, Any]], None] = lambda _: None,
     ) -> None:
+        super().__init__(host.name, f"What {host.name} tells", f"Connecting to {host.name}.")
         self.host = host
-        self.state = "connecting"
-        self.reason = f"Connecting to {host.name}."
         self.server: dict[str, Any] = {}
         self.pulse = Pulse()
         self._probes, self._stacks = Numbered(f"probe{suffix}", sink), Numbered(f"stack{suffix}", sink)
         self._options = options
         self._on_server = on_server
         self._agent: Agent | None = None
-        self._stopped = threading.Event()
-        self._threads: list[threading.Thread] = []
+        self._beating = threading.Thread(target=self._run, args=(self._beat,), name=f"beat {host.name}", daemon=True)
         self._failing: set[str] = set()
         self._clock: list[tuple[int, int]] = []  # (round trip, offset) in µs
         self._heard = 0.0  # when the agent last said something
@@ -90,34 +89,30 @@ class HostWatch:
 
     def start(self) -> None:
         """Begin in the background."""
-        for work in (self._run, self._beat):
-            thread = threading.Thread(target=work, name=f"watch {self.host.name}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        super().start()
+        self._beating.start()
 
     def stop(self) -> None:
         """End; nothing reaches the sink afterwards."""
-        self._stopped.set()
+        super().stop()
+        if self._beating.ident is not None:
+            self._beating.join()
+
+    def _wake(self) -> None:
         agent = self._agent
         if agent is not None:
             agent.close()
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join()
 
-    def _run(self) -> None:
-        wait = BACKOFF_S[0]
+    def _work(self) -> None:
+        backoff = Backoff(*BACKOFF_S)
         while not self._stopped.is_set():
+            good = True
             try:
                 self._serve()
-                wait = BACKOFF_S[0]
             except HostError as problem:
+                good = False
                 self._lost(str(problem))
-                wait = min(wait * 2, BACKOFF_S[1])
-            except Exception as error:  # the sink could not take it
-                self._lost(f"What {self.host.name} tells cannot be kept: {error}")
-                return
-            self._stopped.wait(wait)
+            self._stopped.wait(backoff.after(good))
 
     def _serve(self) -> None:
         """One life of the agent. Raises HostError when it cannot be started, or ended before it said anything."""
@@ -141,7 +136,7 @@ class HostWatch:
     def _lost(self, reason: str) -> None:
         if self.state == "connected":
             self._probes.put(Gap, {}, of=self._probes.src, count=None, reason="disconnected")
-        self.state, self.reason = "lost", reason
+        self._lose(reason)
 
     def ask_stacks(self) -> None:
         """Ask for the stacks of all processes now."""

@@ -159,7 +159,7 @@ class Session:
     def _add_host(self, host: AttachedHost) -> None:
         assert self._servers is not None
         self._hosts.append(host)
-        host.open(self.sink, self._servers.follow)
+        host.open(self.sink, self._servers.follow, self._servers.forget)
         for name, source in host.sources:
             self.add_source(name, source)
 
@@ -204,6 +204,8 @@ class Session:
         if self._finished:
             return
         self._finished = True
+        for host in self._hosts:
+            host.leave()
         for _, source in self._sources:
             source.stop()
         for host in self._hosts:

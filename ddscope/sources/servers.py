@@ -91,6 +91,13 @@ class Servers:
         """Follow one more socket, whether or not somebody listens on it yet."""
         self._add(Path(os.path.abspath(path)))
 
+    def forget(self, path: Path) -> None:
+        """Follow a socket no longer: the process behind it has gone, and another one took its place."""
+        with self._lock:
+            member = self._members.pop(os.path.abspath(path), None)
+        if member is not None:
+            member.stop()
+
     def send(self, command: str, args: dict[str, Any], by: str = "viewer") -> None:
         """Give every connected server a command. Raises SourceError when one took none, or none is connected."""
         members = [member for member in self.members if member.state == "connected"]
@@ -124,7 +131,7 @@ class Servers:
     def _add(self, path: Path) -> None:
         member = SocketSource(path, self._sink, uid=self._uid, names=self._names)
         with self._lock:
-            if str(path) in self._members:
+            if str(path) in self._members or self._stopped.is_set():
                 return
             self._members[str(path)] = member
             started = self._started

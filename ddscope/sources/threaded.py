@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections.abc import Callable
 from typing import Literal
 
 State = Literal["connecting", "connected", "lost"]
@@ -35,7 +36,7 @@ class Threaded:
         self.reason = reason
         self._kept = kept
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"source {name}", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(self._work,), name=f"source {name}", daemon=True)
 
     def start(self) -> None:
         """Begin in the background."""
@@ -54,9 +55,9 @@ class Threaded:
     def _work(self) -> None:
         raise NotImplementedError
 
-    def _run(self) -> None:
+    def _run(self, work: Callable[[], None]) -> None:
         try:
-            self._work()
+            work()
         except Exception as error:  # the sink could not take it: nothing can be done here but say so and stop reading
             self._lose(f"{self._kept} cannot be kept: {error}")
 

@@ -5,6 +5,7 @@ Skipped, with the reason, where no container can be booted.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -152,6 +153,15 @@ async def test_install_enable_restart_attach_rollback(
         await until(screen.pilot, lambda: store.totals().steps > so_far, "more steps: they stream")
         await until(screen.pilot, lambda: "● LIVE" in screen.headline and "Steps" in screen.text, "the screen")
         assert [status.state for status in screen.session.engines] == ["connected"]
+        first = screen.session.engines[0].name
+
+        await asyncio.to_thread(box.run, "systemctl restart sglang-qwen.service", True)
+
+        def again() -> bool:  # the new process has another socket, and the old one is no longer spoken of
+            return [(one.name != first, one.state) for one in screen.session.engines] == [(True, "connected")]
+
+        await until(screen.pilot, again, "the new process")
+        await until(screen.pilot, lambda: "lost" not in screen.headline, "the title")
     assert verify(out).problems == []
 
     back = ddscope(environ, "hooks", "rollback", *options)

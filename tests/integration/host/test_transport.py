@@ -143,6 +143,41 @@ def test_a_host_that_is_away_is_not_asked_at_every_call(
     wait_for(lambda: _works(host), "the reconnection")
 
 
+def test_when_ssh_itself_was_killed_the_next_connection_is_shared_again_and_forwards(host: Host, sshd: Sshd) -> None:
+    remote = sshd.folder / "hook.sock"
+    echo = Echo(remote)
+    local = host.forward(str(remote))
+    assert host._master is not None
+    host._master.kill()  # its control socket stays behind
+    wait_for(lambda: not host.connected, "the loss")
+    assert [host.run(["echo", "x"]).out for _ in range(3)] == [b"x\n"] * 3 and host.connections == 2
+    assert hello(local) == b"hello"
+    assert (sshd.folder / "sshd.log").read_text().count("Accepted publickey") == 2
+    echo.close()
+
+
+def test_a_connection_that_is_being_made_can_be_broken_off(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CONNECT_S", "READY_S"):
+        monkeypatch.setattr(f"ddscope.remote.host.{name}", 3600)
+    said: list[str] = []
+
+    def connect() -> None:
+        with pytest.raises(HostError) as caught:
+            host.run(["true"])
+        said.append(str(caught.value))
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        sshd.write_client(f"  Port {silent.getsockname()[1]}")
+        with Host(NAME, ssh=sshd.ssh) as host:
+            thread = threading.Thread(target=connect)
+            thread.start()
+            silent.settimeout(60)
+            silent.accept()
+            host.leave()
+            thread.join(60)
+    assert said == [f"The connection to {NAME} was closed."]
+
+
 def _works(host: Host) -> bool:
     try:
         return host.run(["true"]).status == 0
@@ -267,6 +302,9 @@ def test_a_socket_of_the_host_is_reached_here_also_after_a_drop(host: Host, sshd
     host.connect()
     assert host.forward(str(remote)) == local
     assert hello(local) == b"hello"
+    others = [host.forward(f"/{folder}/hook.sock") for folder in "ab"]
+    host.unforward("/a/hook.sock")
+    assert host.forward("/c/hook.sock") not in [local, *others], "each has a path of its own"
     host.unforward(str(remote))
     assert not local.exists()
     echo.close()
