@@ -238,7 +238,11 @@ class watched:
         live = self._inner.__enter__()
         live.session._servers.members.clear()
         host = SimpleNamespace(
-            name="ct129", asked=0, watch=SimpleNamespace(state="connected", reason=""), leave=lambda: None, close=lambda: None
+            name="ct129",
+            asked=0,
+            watch=SimpleNamespace(state="connected", reason=""),
+            leave=lambda: None,
+            close=lambda: None,
         )
 
         def ask() -> bool:
