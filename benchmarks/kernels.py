@@ -185,6 +185,31 @@ def build(bench: Bench) -> None:
                 bench.add("build_tree", shape, "heap on the host", heap, host=True)
 
 
+def choose(bench: Bench) -> None:
+    """The target's tokens after all nodes: argmax, and one draw each."""
+    for requests, nodes in ((1, 65), (8, 65)):
+        logits = bench.random(requests, nodes, 49152)
+        counted = {"bytes": logits.numel() * 2}
+        draws = {
+            "temperatures": torch.full((requests,), 0.7, device=bench.device),
+            "seeds": torch.arange(requests, device=bench.device),
+            "positions": torch.arange(nodes, device=bench.device).expand(requests, nodes).contiguous(),
+        }
+        shape = f"R {requests}, {nodes} nodes, V 49152"
+        bench.add("choose", shape, "ours, argmax", lambda x=logits: batched.choose(x), **counted)
+        bench.add("choose", shape, "torch argmax", lambda x=logits: x.argmax(-1), **counted)
+        bench.add("choose", shape, "ours, draws", lambda x=logits, d=draws: batched.choose(x, **d), **counted)
+        bench.add(
+            "choose",
+            shape,
+            "torch softmax + exponential",
+            lambda x=logits: (
+                (x / 0.7).float().softmax(-1) / torch.empty_like(x, dtype=torch.float32).exponential_()
+            ).argmax(-1),
+            **counted,
+        )
+
+
 def walk(bench: Bench) -> None:
     """Greedy paths through full trees."""
     for requests, budget in ((1, 64), (32, 256)):
@@ -320,7 +345,7 @@ def main() -> int:
     parser.add_argument(
         "--quick", action="store_true", help="fewer shapes and replays, no alternative that is compiled"
     )
-    parser.add_argument("--only", nargs="*", help="topk build walk compact attention")
+    parser.add_argument("--only", nargs="*", help="topk build choose walk compact attention")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here too")
     given = parser.parse_args()
     if not torch.cuda.is_available():
@@ -331,7 +356,7 @@ def main() -> int:
     print(f"{properties.name}, {properties.multi_processor_count} multiprocessors, torch {torch.__version__}")
     print(f"R requests, {DEPTHS} depths of {K} candidates, budgets B without the root, bfloat16")
     copied, product = ceilings(bench)
-    parts = {"topk": topk, "build": build, "walk": walk, "compact": compact, "attention": attention}
+    parts = {"topk": topk, "build": build, "choose": choose, "walk": walk, "compact": compact, "attention": attention}
     for name, part in parts.items():
         if not given.only or name in given.only:
             part(bench)

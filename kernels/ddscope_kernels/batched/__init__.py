@@ -6,6 +6,7 @@ they are Triton kernels that wait for no host and can be captured in a CUDA grap
 
 from ddscope_kernels.batched.attention import tree_attention
 from ddscope_kernels.batched.backend import use_triton
+from ddscope_kernels.batched.choose import choose, gumbel_noise
 from ddscope_kernels.batched.kv import compact_kv
 from ddscope_kernels.batched.marginals import MarginalsBatch, topk_logprobs
 from ddscope_kernels.batched.tree import TreeBatch, build_tree, empty_trees, unpack_bits
@@ -16,9 +17,11 @@ __all__ = [
     "TreeBatch",
     "WalkBatch",
     "build_tree",
+    "choose",
     "compact_kv",
     "empty_trees",
     "empty_walks",
+    "gumbel_noise",
     "topk_logprobs",
     "tree_attention",
     "unpack_bits",
