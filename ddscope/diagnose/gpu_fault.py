@@ -114,6 +114,8 @@ class GpuFault(JournalRule):
                 for r in self.runs()
                 if event.pid is not None and r[1].owns(event.pid) and host_of_log(r[0].src) == host
             ]
+            if isinstance(event, Xid) and XIDS.get(event.number, ("", ""))[1] == "consequence" and not near:
+                continue  # whoever ended did so because somebody asked
             if near or ours:
                 told.append((t, event, evidence))
                 others = [e for at, _, e in self.journal.kernel if e is not evidence and abs(at - t) <= NEAR]

@@ -20,6 +20,7 @@ from ddscope.diagnose.log_events import (
     Prefill,
     Ready,
     ServerArgs,
+    Stop,
     Version,
     Watchdog,
 )
@@ -150,6 +151,8 @@ class Journal:
 
     def _event(self, run: Run, line: Line, record: Log, index: int | None) -> None:
         event = line.event
+        if isinstance(event, Version):
+            run.version = event.version
         if isinstance(event, Decode | Prefill):
             self._batch(run, event, record, index)
         elif isinstance(event, Http):
@@ -162,9 +165,7 @@ class Journal:
         elif isinstance(event, Phase):
             self._phase(run, event, record, index)
         elif isinstance(event, Ready):
-            run.ready = (record.t, evidence_of(record, index, "the server says that it is ready"))
-            for phase in run.phases.values():
-                phase.ended = True
+            run.is_ready(record.t, evidence_of(record, index, "the server says that it is ready"))
         elif isinstance(event, ServerArgs):
             run.args, run.begun, run.main = event.values, True, record.pid
             run.args_evidence = evidence_of(record, index, "the server's arguments")
@@ -175,8 +176,8 @@ class Journal:
                 run.watchdogs.append((record.t, evidence_of(record, index, excerpt(line.text)), rank))
         elif isinstance(event, Death):
             self._death(run, event, line, record, index)
-        elif isinstance(event, Version):
-            run.version = event.version
+        elif isinstance(event, Stop):
+            run.stopping = run.stopping or not run.deaths
 
     def _batch(self, run: Run, event: Decode | Prefill, record: Log, index: int | None) -> None:
         batches = run.batches

@@ -90,13 +90,17 @@ class Death(msgspec.Struct, frozen=True):
     code: int | None = None
 
 
+class Stop(msgspec.Struct, frozen=True):
+    """Somebody asked the server to end (SIGTERM); its processes end because of that."""
+
+
 class Version(msgspec.Struct, frozen=True):
     """`sglang version 0.5.9`, `vLLM API server version 0.11.0`."""
 
     version: str
 
 
-Event = Decode | Prefill | ServerArgs | Ready | Http | Phase | Watchdog | Death | Version
+Event = Decode | Prefill | ServerArgs | Ready | Http | Phase | Watchdog | Death | Stop | Version
 
 
 class Line(msgspec.Struct, frozen=True):

@@ -52,6 +52,12 @@ class _Holes:
 WORTH_SAYING = 100_000  # µs; a shorter hole would read 0.0 s
 
 
+def _of_unit(src: str, unit: str) -> bool:
+    """Whether a notice about a unit is about this log: that of another unit only stands in it."""
+    own = src.rpartition("/")[2]
+    return not own.endswith(".service") or unit.rpartition("/")[2] == own
+
+
 class LogsIncomplete(JournalRule):
     """Counts what is missing of each log, and looks at what the server did meanwhile."""
 
@@ -78,6 +84,8 @@ class LogsIncomplete(JournalRule):
                 self._hints.append(evidence_of(record, index, excerpt(system.text)))
             return
         if isinstance(system, Suppressed):
+            if not _of_unit(record.src, system.unit):
+                return
             holes = self._of(record.src)
             if holes.noticed[0] != system.count:  # no gap was told for it
                 self._noticed(holes, system.count, record, index)

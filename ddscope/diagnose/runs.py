@@ -111,6 +111,12 @@ class Run:
         open_ = [phase for phase in self.phases.values() if not phase.ended]
         return max(open_, key=lambda phase: phase.seen, default=None)
 
+    def is_ready(self, t: int, evidence: Evidence) -> None:
+        """It said so; every phase of its start is over."""
+        self.ready = (t, evidence)
+        for phase in self.phases.values():
+            phase.ended = True
+
     def progressed(self) -> tuple[int, Evidence] | None:
         """The last sign of work: a batch line."""
         if self.batches.last is None:

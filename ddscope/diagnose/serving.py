@@ -279,8 +279,8 @@ class Down(_ServeRule):
             run = known.now if known is not None else None
             if run is not None and run.ended is not None:
                 before.append(run.ended.evidence)
-            name = known.name if known is not None else "the server"
-            yield Finding(
+            name = known.name if known is not None else "The server"
+            told = Finding(
                 id=self.id,
                 kind=rung,
                 severity="high",
@@ -288,8 +288,16 @@ class Down(_ServeRule):
                 title=_DOWN[rung].format(name=name),
                 detail=probe.detail or "",
                 evidence=(evidence, *before)[:MAX_EVIDENCE],
-                next=_NEXT_DOWN[rung],
+                next=tuple(todo.format(name=name) for todo in _NEXT_DOWN[rung]),
             )
+            if rung in ("unit", "process") and run is not None and run.ended is not None and run.ended.asked:
+                told = told.with_(
+                    severity="warning",
+                    title=f"{name} does not run, because somebody stopped it.",
+                    next=(f"Start it again if it should run: `systemctl start {name}`.",),
+                    ruled_out=(RuledOut("a crash", "its log shows that systemd was asked to stop it"),),
+                )
+            yield told
 
     def _crashed(self, service: Service, run: Run, end: Exit) -> Finding:
         last = run.tracebacks.last()
@@ -332,8 +340,11 @@ _DOWN = {
     "health": "{name} listens, but its health check is not answered.",
 }
 _NEXT_DOWN = {
-    "unit": ("Read how it ended: `systemctl status`, and the findings about its start or its end.",),
-    "process": ("Read the last lines of the process, and the kernel's log at that time.",),
-    "port": ("Check the port in the server's arguments, and whether it is still starting.",),
+    "unit": (
+        "Read how it ended: `systemctl status {name}`, its last lines, and the findings about its start or its end.",
+        "Start it again only after that: `systemctl start {name}`.",
+    ),
+    "process": ("Read the last lines of the process, and the kernel's log at that time (`journalctl -k`).",),
+    "port": ("Check the port in the server's arguments (`ss -ltnp` shows who listens), and whether it is starting.",),
     "health": ("Take the stacks of the process that listens: its event loop is blocked, or its start is not over.",),
 }

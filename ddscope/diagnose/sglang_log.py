@@ -22,6 +22,7 @@ from ddscope.diagnose.log_events import (
     Prefix,
     Ready,
     ServerArgs,
+    Stop,
     Version,
     Watchdog,
 )
@@ -218,6 +219,10 @@ def _sigquit(text: str) -> Death | None:
     return Death("sigquit", code=int(signum[1]) if signum else None)
 
 
+def _stop(text: str) -> Stop | None:
+    return Stop() if text.startswith("SIGTERM received.") else None
+
+
 def _version(text: str) -> Version | None:
     found = _VERSION.search(text, 0, 400)
     return Version(found[1]) if found else None
@@ -299,6 +304,7 @@ _READERS: tuple[tuple[str, Callable[[str], Event | None]], ...] = (
     (" hit an exception", _exception),
     ("sigquit from a child", _sigquit),
     ("SIGQUIT received", _sigquit),
+    ("SIGTERM received", _stop),
     ("sglang version", _version),
     ("Load weight ", _phase),
     ("Capture ", _phase),

@@ -25,6 +25,8 @@ _LENGTH = re.compile(r"Mean acceptance length: ([\d.]{1,12})")
 _RATE = re.compile(r"Avg Draft acceptance rate: ([\d.]{1,12})%")
 _VERSION = re.compile(r"vLLM API server version (\d[\w.+-]{0,40})")
 _ARGUMENTS = re.compile(r"(?:non-default args: |args: Namespace)[{(]")
+_DRAFTED = re.compile(r"Drafted: (\d{1,15}) tokens")
+FEW = 100  # drafted tokens: a report of fewer says nothing of acceptance
 _HEAD = 400  # characters in which a line says what it is
 
 _PHASES = (
@@ -103,6 +105,9 @@ def _acceptance(text: str) -> Decode | None:
     length, rate = _LENGTH.search(text, 0, 1000), _RATE.search(text, 0, 2000)
     if length is None and rate is None:
         return None
+    drafted = _DRAFTED.search(text, 0, 1000)
+    if drafted is not None and int(drafted[1]) < FEW:
+        return Decode()  # it works, and that is all
     told, share = _number(length[1]) if length else None, _number(rate[1]) if rate else None
     return Decode(accept_len=told, accept_rate=share / 100 if share is not None else None)
 

@@ -133,6 +133,13 @@ def test_acceptance_of_nothing_from_the_first_report_on() -> None:
     assert finding.kind == "log" and finding.severity == "high"
 
 
+def test_reports_of_a_few_drafts_say_nothing_of_acceptance() -> None:
+    log = server().raw(READY, after=30)
+    for _ in range(8):
+        log.raw(load(0.3), after=10).raw(accepted(1.0, 0.0).replace("Drafted: 259 tokens", "Drafted: 9 tokens"))
+    assert log.findings() == []
+
+
 def test_loading_is_a_phase_of_the_start() -> None:
     log = server("log/vllm.log")
     assert log.ids(info=False) == []
