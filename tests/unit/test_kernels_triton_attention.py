@@ -22,10 +22,10 @@ SHAPES = shapes(
         st.integers(16, 80),
         st.integers(0, 90),
     ),
-    [(4, 64, 3, 3, 64, 3000), (2, 40, 2, 4, 128, 700), (1, 16, 1, 2, 256, 500), (2, 7, 2, 1, 80, 0)],
+    [(4, 64, 3, 3, 64, 3000), (2, 40, 2, 4, 128, 700), (1, 16, 1, 2, 256, 500)],
 )
 # A device has no fast product of float32, and a compiler takes long over a slow one: small heads only, below.
-DTYPES = st.sampled_from([torch.bfloat16, torch.float16] if CUDA else [torch.float32, torch.bfloat16, torch.float16])
+DTYPES = st.sampled_from([torch.bfloat16] if CUDA else [torch.float32, torch.bfloat16, torch.float16])
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 
@@ -37,7 +37,7 @@ TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
     splits=st.sampled_from([None] if CUDA else [None, 1, 3]),
     seed=st.integers(0, 2**30),
 )
-@examples(10, 12)
+@examples(10, 10)
 def test_every_node_reads_the_prefix_and_its_ancestors(device, shape, dtype, page, splits, seed) -> None:
     requests, budget, kv_heads, group, width, prefix = shape
     random = torch.Generator().manual_seed(seed)

@@ -10,17 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddscope_kernels.batched import choose, gumbel_noise
-from tests.unit.triton_support import DEVICES, examples, reference, run, shapes
+from tests.unit.triton_support import CUDA, DEVICES, examples, reference, run, shapes
 
-SHAPES = shapes(
-    (st.integers(1, 4), st.integers(1, 5), st.integers(1, 300)), [(4, 65, 49152), (1, 17, 32001), (3, 1, 70)]
-)
-DTYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.float16])
+SHAPES = shapes((st.integers(1, 4), st.integers(1, 5), st.integers(1, 300)), [(4, 65, 49152), (3, 1, 70)])
+DTYPES = st.sampled_from([torch.bfloat16] if CUDA else [torch.float32, torch.bfloat16, torch.float16])
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @given(shape=SHAPES, dtype=DTYPES, ties=st.booleans(), seed=st.integers(0, 2**30))
-@examples(10, 12)
+@examples(10, 8)
 def test_choices_are_the_references(device, shape, dtype, ties, seed) -> None:
     random = torch.Generator().manual_seed(seed)
     requests, nodes, size = shape

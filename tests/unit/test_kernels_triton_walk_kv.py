@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddscope_kernels.batched import compact_kv, empty_walks, walk
-from tests.unit.triton_support import DEVICES, assert_same, examples, poison, reference, run, run_in_place, shapes
+from tests.unit.triton_support import CUDA, DEVICES, assert_same, examples, poison, reference, run, run_in_place, shapes
 
 TREES = shapes(
     (st.integers(1, 8), st.integers(0, 40), st.integers(0, 12)),
@@ -20,14 +20,14 @@ TREES = shapes(
 )
 CACHES = shapes(
     (st.integers(1, 3), st.integers(1, 3), st.integers(1, 9), st.integers(1, 20)),
-    [(60, 3, 16, 64), (2, 1, 5, 80), (4, 2, 1, 256)],
+    [(60, 3, 16, 64), (2, 1, 5, 80)],
 )
-DTYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.int8])
+DTYPES = st.sampled_from([torch.bfloat16] if CUDA else [torch.float32, torch.bfloat16, torch.int8])
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @given(shape=TREES, limits=st.booleans(), seed=st.integers(0, 2**30))
-@examples(30, 40)
+@examples(30, 20)
 def test_paths_bonus_and_cuts_are_the_references(device, shape, limits, seed) -> None:
     requests, budget, depth = shape
     random = torch.Generator().manual_seed(seed)
@@ -75,7 +75,7 @@ def paths(requests: int, places: int, nodes: int, random: torch.Generator) -> tu
 
 @pytest.mark.parametrize("device", DEVICES)
 @given(shape=CACHES, dtype=DTYPES, pooled=st.booleans(), seed=st.integers(0, 2**30))
-@examples(20, 32)
+@examples(20, 16)
 def test_accepted_rows_move_and_nothing_else_does(device, shape, dtype, pooled, seed) -> None:
     layers, requests, places, width = shape
     random = torch.Generator().manual_seed(seed)

@@ -18,8 +18,8 @@ def choose(
     logits:       [R, N, V] float32, float16 or bfloat16. NaN is no candidate; of equals the lowest id is taken.
     temperatures: [R] float32: where it is above 0, a draw from softmax(logits / temperature), elsewhere the argmax, as
                   everywhere when it is None.
-    seeds:        [R] int64, positions: [R, N] int64 of the token that is chosen; both are needed for draws. The noise of
-                  a token depends on (seed, position, id) only: every tree and plain decoding draw the same tokens.
+    seeds:        [R] int64, positions: [R, N] int64 of the token that is chosen; draws need both. The noise of a token
+                  depends on (seed, position, id) only: every tree and plain decoding draw the same tokens.
     A row without candidates gives 0. On a CUDA device two launches, no wait for the host, nothing of size V is stored.
     Raises ValueError when shapes disagree.
     Source: the Gumbel-max draw; its uniform numbers are Philox 4×32-10 (Salmon et al., SC 2011), whose key is the seed
