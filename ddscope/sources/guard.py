@@ -7,7 +7,7 @@ from collections.abc import Sequence
 # The whole process group, for a shell's own children; on a host it is that of the ssh session.
 _SCRIPT = """exec 3<&0
 "$@" </dev/null & p=$!
-{ cat >/dev/null; kill $p; kill 0; } <&3 >/dev/null 2>&1 & g=$!
+{ cat >/dev/null; kill 0; } <&3 >/dev/null 2>&1 & g=$!
 wait $p; s=$?
 kill $g 2>/dev/null
 exit $s

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -257,7 +259,12 @@ time.sleep(3000)
         wait_for(lambda: pids.exists() and len(pids.read_text().split()) == 2, "both commands")
         groups = {os.getpgid(int(pid)) for pid in pids.read_text().split()}
         viewer.kill()
-    wait_for(lambda: not [pid for pid in _all() if _group(pid) in groups or _holds(pid, log)], "the end")
+    try:
+        wait_for(lambda: not [pid for pid in _all() if _group(pid) in groups or _holds(pid, log)], "the end")
+    finally:
+        for group in groups:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
     wait_for(lambda: not [pid for pid in _all() if f"{sshd.folder}/ssh_config".encode() in _line(pid)], "ssh's end")
     shutil.rmtree(folder, ignore_errors=True)
 
