@@ -14,7 +14,7 @@ SGLANG_STAMP := $(SGLANG_VENV)/.ddscope-setup
 SGLANG_TESTS := tests/integration/sglang
 TRITON := 3.6.0
 # Those that run anywhere; benchmarks/sglang_overhead.py needs a CUDA machine and the Python of a server.
-BENCHMARKS := engine_cpu emit trace_index session_views diagnose first_paint
+BENCHMARKS := engine_cpu tree_build emit trace_index session_views diagnose first_paint
 # On a machine with an NVIDIA GPU the ordinary (CUDA) build is wanted; elsewhere the CPU build, which is ten times smaller.
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 

@@ -60,7 +60,8 @@ def ancestor_mask(parents: Sequence[int], *, device: torch.device | str | None =
         row = rows[parent][:]
         row[node] = 1
         rows.append(row)
-    return torch.frombuffer(bytearray().join(rows), dtype=torch.bool).view(count, count).to(device=device)
+    mask = torch.frombuffer(bytearray().join(rows), dtype=torch.bool).view(count, count)
+    return mask if device is None else mask.to(device=device)
 
 
 def _bytes_of_bits() -> Tensor:

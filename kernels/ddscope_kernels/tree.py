@@ -98,16 +98,17 @@ def build_tree(logprobs: Rows, ids: IdRows, budget: int, min_score: float = -inf
         if budget == 0 or not probs or not probs[0]:
             return DraftTree(dropped=dropped)
         parents, ranks, depths, scores = _best_first(probs, budget, -min_score, None)
-    places = list(zip(depths[1:], ranks, strict=True))
-    rows = [1]
-    for node, parent in enumerate(parents, start=1):
-        rows.append(rows[parent] | 1 << node)
+    places = [(depth - 1, rank) for depth, rank in zip(depths[1:], ranks, strict=True)]
+    rows, bit = [1], 1
+    for parent in parents:
+        bit <<= 1
+        rows.append(rows[parent] | bit)
     return DraftTree(
-        [tokens[depth - 1][rank] for depth, rank in places],
+        [tokens[depth][rank] for depth, rank in places],
         parents,
         depths,
         ranks,
-        [probs[depth - 1][rank] for depth, rank in places],
+        [probs[depth][rank] for depth, rank in places],
         scores,
         rows,
         dropped,
@@ -198,9 +199,9 @@ def _is_wide(logprobs: Rows, ids: IdRows) -> bool:
         isinstance(logprobs, Tensor)
         and isinstance(ids, Tensor)
         and logprobs.ndim == 2
+        and logprobs.shape[1] > _NARROW
         and logprobs.shape == ids.shape
         and len(logprobs) > 0
-        and logprobs.shape[1] > _NARROW
         and bool(logprobs.sum().isfinite())
     )
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ddscope.model import Auto
 from ddscope.session.views import TreeView
 from ddscope.tui import foreign
 from ddscope.tui.theme import palette
@@ -226,6 +227,7 @@ def test_every_node_can_be_reached_with_the_arrow_keys(view: TreeView) -> None:
     ("view", "words"),
     [
         (make_tree([]), "Nothing was drafted"),
+        (make_tree([], auto=Auto(most=63, emitted=1.0, us=9)), "likely enough to pay"),
         (make_tree([0, 0], path=None), "did not say what was accepted"),
         (make_tree([0, 9]), "parent 9 is not a node"),
         (make_tree([0, 1], path=(0, 1, 2), truncated=True), "ended inside this step"),
