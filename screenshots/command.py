@@ -31,7 +31,8 @@ def main() -> None:
     if done.returncode == 2:
         raise SystemExit(done.stderr.strip())
     lines = done.stdout.splitlines()
-    text = "\n".join(lines[: args.lines] + (["…"] if len(lines) > args.lines else []))
+    more = len(lines) - args.lines
+    text = "\n".join(lines[: args.lines] + ([f"… {more} more lines"] if more > 0 else []))
     console = Console(record=True, width=args.width, file=io.StringIO(), highlight=False)
     console.print(Text(f"$ ddscope {' '.join(command)}\n", style="bold"))
     console.print(coloured(text), overflow="ellipsis", no_wrap=True)

@@ -50,13 +50,16 @@ def meanings(rows: Sequence[Row], host: str, other: str) -> Iterator[str]:
             "host means another member than the other."
         )
     if "skew.files" in areas:
-        both = dict.fromkeys((host, other))
-        said = " and ".join(f"`ddscope doctor --host {name}`" for name in both)
-        yield f"→ {said} show which functions of a file changed, and how it is put back"
+        yield "Which functions of a file changed, and how it is put back, is said by:"
+        files = [row for row in rows if row.area == "skew.files" and "/" in row.what]
+        cells = {host: [row.here for row in files], other: [row.there for row in files]}
+        for name, told in cells.items():
+            if not files or any(cell.startswith(("changed", "added", "missing")) for cell in told):
+                yield f"→ ddscope doctor --host {name}"
     if "env.abi" in areas:
-        yield f"→ install on one host what the other has: which of the two works decides which ({host} or {other})"
+        yield f"→ Install on one host what the other has; the one that works ({host} or {other}) is the model."
     if "config.requested_vs_effective" in areas:
-        yield "→ start both servers with the same arguments and variables before comparing what they do"
+        yield "→ Start both servers with the same arguments and variables before you compare what they do."
 
 
 def folded(rows: Sequence[Row]) -> list[Row]:

@@ -65,19 +65,21 @@ def _running(host: Host, one: dict[str, Any], python: str | None) -> Server:
 
 def _idle(host: Host, seen: dict[str, Any]) -> Server:
     """A unit that would serve and does not run: its Python by its command."""
-    idle = [str(one["unit"]) for one in seen.get("idle", []) if isinstance(one, dict) and one.get("unit")]
+    resting = [one for one in seen.get("idle", []) if isinstance(one, dict) and one.get("unit")]
+    idle = [str(one["unit"]) for one in resting]
     problems = [str(problem) for problem in seen.get("problems", [])]
     if len(idle) > 1:
         raise HostError(f"No server runs on {host.name}; {', '.join(idle)} could: name one with --unit.")
     if not idle:
         why = f" ({problems[0]})" if problems else ""
         raise HostError(f"No server is found on {host.name}{why}: name its Python with --python.")
-    done = host.run(["systemctl", "show", "--property=ExecStart", "--", idle[0]])
+    user = bool(resting[0].get("user_unit"))
+    done = host.run(["systemctl", *(["--user"] if user else []), "show", "--property=ExecStart", "--", idle[0]])
     program = re.search(r"path=(\S+) ;", done.out.decode("utf-8", "replace"))
     python = _interpreter(host, program[1]) if program else ""
     if not python:
         raise HostError(f"{idle[0]} on {host.name} does not run, and its Python cannot be told: name it with --python.")
-    return Server(python, unit=idle[0])
+    return Server(python, unit=idle[0], user=user)
 
 
 def _interpreter(host: Host, program: str) -> str:
