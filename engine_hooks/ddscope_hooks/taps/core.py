@@ -277,6 +277,9 @@ class Core:
         """The target's k likeliest tokens at every node, and what makes probabilities of their logits."""
         import torch
 
+        if self.cargo is not None and "target" not in self.cargo.parts:
+            # As the server takes it: of tokens that tie, as they do in bfloat16, top-k puts any first.
+            self.put("target", torch.argmax(logits, dim=-1))
         values, ids = torch.topk(logits.float(), k, dim=-1)
         self.put("topk_values", values)
         self.put("topk_ids", ids)
