@@ -1,4 +1,4 @@
-"""The target's choice where tokens tie, as they do in bfloat16: what the server takes, whether top-k is asked for or not."""
+"""The target's choice where tokens tie, as they do in bfloat16: what the server takes, with and without top-k."""
 
 from __future__ import annotations
 
