@@ -1,9 +1,9 @@
 """What the hooks cost a real SGLang engine on a GPU, with CUDA graphs and overlap scheduling on: one table.
 
-One engine an algorithm, never two compared: while it generates, four states alternate in random order every few
-passes. "none" has SGLang's own functions where the taps were; "off" has the taps with `sampling every=0`; "on" is with
-nobody listening; "viewer" records and a second process writes the trace. Ratios are to "none" of the same round.
-What a viewer wrote of other requests is compared with what the engine returned, token for token. Needs a CUDA machine
+One engine an algorithm, never two compared: while it generates, four states alternate every few passes, in random order
+there and back. "none" has SGLang's own functions where the taps were; "off" has the taps with `sampling every=0`; "on"
+is with nobody listening; "viewer" records and a second process writes the trace. Ratios are to "none" of the same
+round. What a viewer wrote of other requests is compared with what the engine returned, token for token. Needs a CUDA machine
 with SGLang and ddscope (`pip install --no-deps ddscope`, msgspec). Run: python benchmarks/sglang_overhead.py
 """
 
@@ -168,7 +168,7 @@ class Bench:
             self._set(probe.PASSES, probe.PASSES_IS, 0)
             tokens += sum(answer["meta_info"]["completion_tokens"] for answer in answers)
             steps += sum(answer["meta_info"]["spec_verify_ct"] for answer in answers)
-            rounds += self.shared.rounds(first, batch)
+            rounds += self.shared.rounds(first, batch, self.args.passes)
             self.turned += batch
             means = {state: [statistics.fmean(each[state]) for each in rounds] for state in STATES}
             errors = [ratio(means["none"], means[s])[1] for s in STATES[1:]] if len(rounds) > 1 else [1.0]
@@ -308,7 +308,7 @@ def main() -> None:
     options.add_argument("--prompts", default=str(SHIPPED / "heldout-prompts.jsonl"), help="lines with `prompt_ids`")
     options.add_argument("--batch", type=int, nargs="+", default=[1, 16], metavar="N")
     options.add_argument("--tokens", type=int, default=1500, help="a request, while states alternate")
-    options.add_argument("--passes", type=int, default=24, help="decode batches that a state lasts")
+    options.add_argument("--passes", type=int, default=12, help="decode batches that a state lasts")
     options.add_argument("--error", type=float, default=0.8, help="standard error to stop at, in percent")
     options.add_argument("--seconds", type=float, default=120.0, help="for one batch size of one algorithm, at most")
     options.add_argument("--engine-args", type=json.loads, default={}, metavar="JSON", help="more for the engine")

@@ -27,8 +27,8 @@ STEPS = 1 << 20
 HEAD = 16
 BARE, SYNCS, BARE_IS, SYNCS_IS, COUNT, ALL_SYNCS, TAP_SYNCS, TARGETS, PASSES, PASSES_IS = range(10)
 STATES = ("none", "off", "on", "viewer")
-SETTLE = 4
-"""The first part of a slot that is left out, as 1 / SETTLE of its passes."""
+SETTLE = 3
+"""Passes after a change of state that are left out."""
 
 
 class Shared:
@@ -58,20 +58,28 @@ class Shared:
             self.at[HEAD + 2 * count + 1] = requests | slot << 32
             self.at[COUNT] = count + 1
 
-    def rounds(self, first: int, batch: int) -> list[dict[str, list[float]]]:
-        """ms a pass by state, of every whole round from batch number `first` on; passes of fewer requests left out."""
-        slots: dict[int, list[float]] = {}
+    def rounds(self, first: int, batch: int, passes: int) -> list[dict[str, list[float]]]:
+        """ms a pass by state, of every whole round of `batch` requests from batch number `first` on.
+
+        passes: as in PASSES, all that time; one generation began meanwhile.
+        """
+        found: dict[int, dict[str, list[float]]] = {}
+        spoilt: set[int] = set()
         stamps = [(self.at[HEAD + 2 * i], self.at[HEAD + 2 * i + 1]) for i in range(first, self.at[COUNT])]
+        last = settling = 0
         for (before, _), (after, word) in itertools.pairwise(stamps):
             slot, requests = word >> 32, word & 0xFFFFFFFF
-            if slot >= len(STATES):
-                slots.setdefault(slot, []).append((after - before) / 1e6 if requests == batch else 0.0)
-        found: dict[int, dict[str, list[float]]] = {}
-        for slot, steps in slots.items():
-            kept = steps[len(steps) // SETTLE :]
-            if kept and all(kept):
-                found.setdefault(slot // len(STATES), {})[STATES[slot % len(STATES)]] = kept
-        return [each for each in found.values() if len(each) == len(STATES)]
+            settling = SETTLE if slot != last else settling - 1
+            last = slot
+            if slot < len(STATES) or settling > 0:
+                continue
+            number, state = divmod(slot, len(STATES))
+            found.setdefault(number, {}).setdefault(STATES[state], []).append((after - before) / 1e6)
+            if requests != batch:
+                spoilt.add(number)
+        # Each state comes twice in a round, the last one twice in a row.
+        kept = 2 * len(STATES) * passes - (2 * len(STATES) - 1) * SETTLE
+        return [each for number, each in found.items() if number not in spoilt and sum(map(len, each.values())) == kept]
 
 
 def run_scheduler_process(*args: Any, **kwargs: Any) -> Any:
@@ -148,17 +156,18 @@ class Taps:
 
 
 class Alternating:
-    """All states in random order, again and again, a few passes each, while a viewer is connected.
+    """All states in random order and then back again, a few passes each, round after round; a viewer is connected.
 
-    They are changed here, between two passes: the speed of the engine wanders within seconds, so they have to be near
-    one another. "on" is what the hooks do when they know of no viewer.
+    A pass takes longer the longer the text is, up to twice as long at the end of a request. So the states have to be
+    near one another, and each has the same place in a round on average. "on" is what the hooks do when they know of no
+    viewer.
     """
 
     def __init__(self, taps: Taps, passes: int) -> None:
         self._taps = taps
         self._passes = passes
         self._core = _core_of_hooks()
-        self._random = random.Random(0)
+        self._random = random.Random()
         self._round = self._left = 0
         self._order: list[int] = []
         self._state = STATES.index("viewer")
@@ -171,7 +180,8 @@ class Alternating:
             return
         if not self._order:
             self._round += 1
-            self._order = self._random.sample(range(len(STATES)), len(STATES))
+            order = self._random.sample(range(len(STATES)), len(STATES))
+            self._order = order + order[::-1]
         state, self._left = self._order.pop(), self._passes - 1
         self.slot = self._round * len(STATES) + state
         self._enter(state)
