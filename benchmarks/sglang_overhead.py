@@ -1,10 +1,10 @@
 """What the hooks cost a real SGLang engine on a GPU, with CUDA graphs and overlap scheduling on: one table.
 
-One engine an algorithm, never two compared: while it generates, four states alternate every few passes, in random order
-there and back. "none" has SGLang's own functions where the taps were; "off" has the taps with `sampling every=0`; "on"
-is with nobody listening; "viewer" records and a second process writes the trace. Ratios are to "none" of the same
-round. What a viewer wrote of other requests is compared with what the engine returned, token for token. Needs a CUDA machine
-with SGLang and ddscope (`pip install --no-deps ddscope`, msgspec). Run: python benchmarks/sglang_overhead.py
+One engine an algorithm, never two compared: while it generates, four states alternate every few passes, in random
+order there and back. "none" has SGLang's own functions where the taps were; "off" has the taps with `sampling every=0`;
+"on" is with nobody listening; "viewer" records and a second process writes the trace. Ratios are to "none" of the same
+round. What a viewer wrote of other requests is compared with what the engine returned, token for token. Needs a CUDA
+machine with SGLang and ddscope (`pip install --no-deps ddscope`, msgspec). Run: python benchmarks/sglang_overhead.py
 """
 
 from __future__ import annotations
