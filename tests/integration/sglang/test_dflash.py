@@ -12,16 +12,21 @@ import torch
 from ddscope.engine.target import Target
 from tests.integration.sglang.conftest import Real
 from tests.integration.sglang.support import checks
+from tests.integration.sglang.support.cases import ASKED, Sampled
 from tests.integration.sglang.support.running import Run, recorded
 
 NEAR_TIE = 0.25
 """Logits. In bfloat16 two tokens this close swap: the largest gap seen is 0.13, and wrong text begins above 1."""
 
+TOPK = 2
+"""Tells by how much the target's choice was ahead of the next."""
+
 
 @pytest.fixture(scope="module")
 def run(real: Real, real_baseline: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """After the baseline, so that its engine and this one do not run at once."""
-    with recorded(real.dflash(), tmp_path_factory.mktemp("dflash"), OMP_NUM_THREADS="2") as run:
+    env = {"OMP_NUM_THREADS": "2", "DDSCOPE_TOPK": str(TOPK)}
+    with recorded(real.dflash(), tmp_path_factory.mktemp("dflash"), **env) as run:
         yield run
 
 
@@ -105,3 +110,12 @@ def test_no_rule_finds_a_fault_in_a_sound_run(run: Run, rids: list[str]) -> None
 def test_no_hook_failed_and_nothing_was_dropped(run: Run, rids: list[str]) -> None:
     checks.no_hook_failed(run)
     checks.books_balance(run)
+
+
+class TestSampled(Sampled):
+    topk = TOPK
+    exact = False
+
+    @pytest.fixture(scope="class")
+    def sampled(self, run: Run, rids: list[str], real: Real) -> list[str]:
+        return run.generate(real.prompts, real.tokens, "sampled", each=ASKED)
