@@ -88,7 +88,7 @@ def test_vllm_is_found_in_both_forms_with_its_engine_core(form: list[str], tmp_p
 
 
 def test_an_engine_core_that_outlives_its_server_is_found() -> None:
-    orphan = 'exec -a VLLM::EngineCore "$0" -c "import time; time.sleep(600)" </dev/null >/dev/null & echo $!'
+    orphan = 'exec -a VLLM::EngineCore "$0" -c "import time; time.sleep(600)" </dev/null >/dev/null 2>&1 & echo $!'
     done = subprocess.run(["bash", "-c", orphan, sys.executable], capture_output=True, text=True, check=True)
     pid = int(done.stdout)
     try:
@@ -144,7 +144,10 @@ def test_a_server_in_a_container_is_found_from_its_host(
     port = free_port()
     with started([str(SITE / "bin/vllm"), "serve", "m", "--port", str(port)], tmp_path / "log") as pid:
         for one in (pid, *descendants(pid)):
-            (scope / "cgroup.procs").write_text(str(one))
+            try:
+                (scope / "cgroup.procs").write_text(str(one))
+            except OSError as problem:
+                pytest.skip(f"no process can be put into a cgroup: {problem}")
         server = of_pid(pid)
         assert (server["container"], server["log_command"]) == (container, command)
         assert "unit" not in server and server["port"] == port
