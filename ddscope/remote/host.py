@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -63,6 +64,7 @@ class Host:
         self._ssh = list(ssh) if ssh is not None else shlex.split(os.environ.get(SSH, "")) or ["ssh"]
         # Short, because a socket's path has at most 107 bytes and ssh adds 17 while it makes it; mode 0700.
         self.folder = Path(tempfile.mkdtemp(prefix="ddscope-"))
+        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)  # where nobody closes it
         self._lock = threading.RLock()
         self._master: subprocess.Popen[bytes] | None = None
         self._making: subprocess.Popen[bytes] | None = None

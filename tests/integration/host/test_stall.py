@@ -82,7 +82,8 @@ def test_a_connection_that_stalls_is_given_up_and_everything_goes_on(
         hooked.tell("steps 50", "finish")
         assert session.wait_for(lambda store: store.requests()[0].state == "finished", 60)
         wait_for(lambda: told(out, b"line %d" % (3 * MANY - 1)), "the last lines")
-        assert {status.state for status in session.sources} == {"connected"} and host.host.connections == 2
+        states = lambda _: {status.state for status in session.sources} == {"connected"}  # noqa: E731
+        assert session.wait_for(states, 60) and host.host.connections == 2, session.sources
         assert [row.step for row in session.store.steps("r1")] == [*range(50), *range(100, 150)]
     hooked.end()
     assert verify(out).problems == []
