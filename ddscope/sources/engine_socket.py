@@ -108,6 +108,8 @@ class SocketSource(Woken):
             else:
                 try:
                     self._serve(sock)
+                except SourceError as e:  # what was waiting could not be sent
+                    self._lose(str(e))
                 except OSError as e:
                     self._lose(f"The connection to {self.path} broke: {e.strerror or e}.")
                 finally:
@@ -134,7 +136,8 @@ class SocketSource(Woken):
         with self._sending:
             self._sock = sock
             while self._pending:
-                self._send(sock, self._pending.popleft())
+                self._send(sock, self._pending[0])
+                self._pending.popleft()  # what could not be sent waits for the next connection
         poll = select.poll()
         poll.register(sock, select.POLLIN)
         poll.register(self._woken, select.POLLIN)

@@ -136,6 +136,22 @@ def test_commands_given_before_the_engine_is_there_reach_it_in_order(tmp_path: P
     emitter.close()
 
 
+def test_a_command_that_waited_is_not_lost_with_a_connection_that_breaks_at_once(tmp_path: Path, spool: Spool) -> None:
+    got: list[Any] = []
+    source = SocketSource(tmp_path / "s", spool)
+    source.send("submit", {"prompt": "a"})
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    with ours, pytest.raises(SourceError, match="took no command"):
+        source._serve(ours)
+    source._sock = None
+    emitter = listening(tmp_path / "s", control=True, on_control=got.append)
+    source.start()
+    wait_for(lambda: [m["command"] for m in got] == ["submit"], "the command")
+    source.stop()
+    emitter.close()
+
+
 def test_a_command_to_a_lost_engine_is_refused_in_one_sentence_not_kept(tmp_path: Path, spool: Spool) -> None:
     emitter = listening(tmp_path / "s", control=True, on_control=print)
     source = SocketSource(tmp_path / "s", spool)
