@@ -76,7 +76,7 @@ check: setup
 
 # Two workers of one thread each: two threads of one forward that share a core with anything else wait for each other.
 test: setup setup-sglang check
-	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadgroup
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
 test-fast: setup
 	$(PY) -m pytest -m "not engine and not slow and not sglang"

@@ -17,11 +17,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 TOGETHER = {"sglang": "sglang", "host": "hosts", "environments": "hosts"}
 """Folder of tests → its group."""
+FIRST = ("sglang", "integration/test_engine_lossless.py", "hosts", "faults/test_findings_real.py")
+"""Groups that take longest: they begin first, or one worker has the last of them alone for minutes."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before the distribution reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give every test its group."""
-    for item in items:
-        group = TOGETHER.get(item.path.parent.name, str(item.path.relative_to(Path(__file__).parent)))
+    """Give every test its group, and the groups their order (which holds with `--no-loadscope-reorder`)."""
+    groups = {item: _group(item) for item in items}
+    for item, group in groups.items():
         item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: FIRST.index(groups[item]) if groups[item] in FIRST else len(FIRST))
+
+
+def _group(item: pytest.Item) -> str:
+    return TOGETHER.get(item.path.parent.name, item.path.relative_to(Path(__file__).parent).as_posix())

@@ -136,7 +136,7 @@ def test_the_last_words_of_a_rotated_file_are_kept_without_their_end(log: Path) 
     log.write_bytes(b"2\n")
     f.look()
     f.source.stop()
-    f.source._run()  # ends at once, and hands on what is left
+    f.source._work()  # ends at once, and hands on what is left
     assert b"last words" in b"".join(f.lines)
 
 
