@@ -52,7 +52,7 @@ class Viewer:
 class Follower:
     """The viewer's process: `attach FILE`, `wait N` (finished requests), `detach`; one line each, answered by one.
 
-    Reads the socket by itself: `SocketSource` takes its time to stop, and this one is stopped hundreds of times.
+    Reads the socket by itself: `attach` returns when what a newcomer is told has begun to come, which is not timed.
     """
 
     def __init__(self, path: str) -> None:
