@@ -1,0 +1,71 @@
+"""The products of a decoder layer over M rows, each with what stands before and behind it, and a norm that stands alone.
+
+What moves rows (rotation into the cache, gathering) is in `layer_rows` and reached from here too.
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from ddscope_kernels.batched.layer_rows import context_into, gather_rows, rotate_into
+
+__all__ = ["context_into", "gather_rows", "linear_add", "norm_gated_linear", "norm_linear", "rms_norm", "rotate_into"]
+
+
+def norm_linear(x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """[M, N] = (rms_norm(x) · norm) @ weightᵀ + bias, in the dtype of x.
+
+    x: [M, H]; norm: [H]; weight: [N, H]; bias: [N] or None; all of one dtype.
+    Statistics and sums are float32 (float64 for float64). Raises ValueError when shapes or dtypes disagree.
+    """
+    _check(x, weight, bias, norm)
+    return F.linear(_normed(x, norm, eps), weight, bias)
+
+
+def norm_gated_linear(x: Tensor, norm: Tensor, eps: float, gate_up: Tensor, bias: Tensor | None = None) -> Tensor:
+    """[M, I] = silu(g) · u, where g and u are the halves of (rms_norm(x) · norm) @ gate_upᵀ + bias; dtype of x.
+
+    x: [M, H]; norm: [H]; gate_up: [2 I, H], the rows of the gate first; bias: [2 I] or None; all of one dtype.
+    Statistics and sums are float32 (float64 for float64). Raises ValueError when shapes or dtypes disagree.
+    """
+    _check(x, gate_up, bias, norm)
+    if gate_up.shape[0] % 2:
+        raise ValueError(f"gate_up {list(gate_up.shape)} has no two halves")
+    gate, up = F.linear(_normed(x, norm, eps), gate_up, bias).chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
+def linear_add(y: Tensor, weight: Tensor, x: Tensor, bias: Tensor | None = None) -> Tensor:
+    """[M, N] = x + y @ weightᵀ + bias, a new tensor in the dtype of x.
+
+    y: [M, K]; weight: [N, K]; x: [M, N]; bias: [N] or None; all of one dtype.
+    Sums are float32 (float64 for float64). Raises ValueError when shapes or dtypes disagree.
+    """
+    _check(y, weight, bias)
+    if x.shape != (y.shape[0], weight.shape[0]) or x.dtype != y.dtype:
+        raise ValueError(f"x {list(x.shape)} {x.dtype} is not [{y.shape[0]}, {weight.shape[0]}] {y.dtype}")
+    return x + F.linear(y, weight, bias)
+
+
+def rms_norm(x: Tensor, norm: Tensor, eps: float) -> Tensor:
+    """[…, H] = x / √(mean(x²) + eps) · norm, in the dtype of x; statistics in float32 (float64 for float64).
+
+    x: […, H]; norm: [H]. Raises ValueError when shapes or dtypes disagree. Source: arXiv 1910.07467.
+    """
+    if norm.shape != x.shape[-1:] or norm.dtype != x.dtype:
+        raise ValueError(f"x {list(x.shape)} {x.dtype} and norm {list(norm.shape)} {norm.dtype} do not fit")
+    return _normed(x, norm, eps)
+
+
+def _normed(x: Tensor, norm: Tensor, eps: float) -> Tensor:
+    return F.rms_norm(x, norm.shape, norm, eps)
+
+
+def _check(x: Tensor, weight: Tensor, bias: Tensor | None, norm: Tensor | None = None) -> None:
+    if x.ndim != 2 or weight.ndim != 2 or weight.shape[1] != x.shape[1] or weight.dtype != x.dtype:
+        raise ValueError(f"x {list(x.shape)} {x.dtype} and weight {list(weight.shape)} {weight.dtype} do not fit")
+    if norm is not None and (norm.shape != x.shape[1:] or norm.dtype != x.dtype):
+        raise ValueError(f"x {list(x.shape)} {x.dtype} and norm {list(norm.shape)} {norm.dtype} do not fit")
+    if bias is not None and (bias.shape != weight.shape[:1] or bias.dtype != x.dtype):
+        raise ValueError(f"weight {list(weight.shape)} {x.dtype} and bias {list(bias.shape)} {bias.dtype} do not fit")
