@@ -13,11 +13,13 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Any, TextIO
 
 try:
     import ddscope_kernels
@@ -34,6 +36,8 @@ from ddscope_kernels import batched
 DEPTHS, K = 15, 64
 CALLS = 20
 """Calls in one graph, so that a launch of the graph itself counts for little."""
+L2_BYTES = 50e6
+"""What calls that read less than this together find in the second-level cache of an H100 or H200."""
 
 
 @dataclass
@@ -49,35 +53,43 @@ class Row:
     note: str = ""
 
 
+class Lost(Exception):
+    """The device takes no more work in this process; what was measured stands."""
+
+
 @dataclass
 class Bench:
-    """What is measured, with how many replays."""
+    """What is measured, with how many replays; every row is shown and written as soon as there is one."""
 
     quick: bool
-    rows: list[Row]
     device: torch.device
+    file: TextIO | None = None
     dtype: torch.dtype = torch.bfloat16
+    copied: float = 0.0
+    product: float = 0.0
 
-    def graph(self, call: Callable[[], Any]) -> float:
-        """µs of one call, captured; the median over replays of a graph of CALLS calls."""
+    def graph(self, *calls: Callable[[], Any]) -> float:
+        """µs of one call, captured; the median over replays of a graph of CALLS calls, which take turns."""
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for _ in range(2):
+            for call in (*calls, *calls):
                 call()
         torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            for _ in range(CALLS):
-                call()
+            for i in range(CALLS):
+                calls[i % len(calls)]()
         times = []
-        for _ in range(7 if self.quick else 25):
+        for replay in range(9 if self.quick else 27):
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()
             graph.replay()
             end.record()
             end.synchronize()
-            times.append(start.elapsed_time(end) * 1000 / CALLS)
+            if replay > 1:  # the first ones upload the graph and wake the clocks
+                times.append(start.elapsed_time(end) * 1000 / CALLS)
         return median(times)
 
     def wall(self, call: Callable[[], Any]) -> float:
@@ -91,15 +103,47 @@ class Bench:
             times.append((perf_counter() - began) * 1e6)
         return median(times)
 
-    def add(self, kernel: str, shape: str, variant: str, call: Callable[[], Any], **counted: Any) -> None:
-        """Measure one variant; one that cannot run here is a row with its reason."""
+    def add(self, kernel: str, shape: str, variant: str, *calls: Callable[[], Any], **counted: Any) -> None:
+        """Measure one variant; one that cannot run here is a row with its reason. Several calls take turns.
+
+        Raises Lost after an error that the device does not recover from.
+        """
         host = counted.pop("host", False)
+        notes = ["host, by the wall"] if host else []
+        if 0 < counted.get("bytes", 0) * len(calls) < L2_BYTES:
+            notes.append("from L2")
+        row = Row(kernel, shape, variant, 0.0, note=", ".join(notes), **counted)
         try:
-            us = self.wall(call) if host else self.graph(call)
+            row.us = self.wall(calls[0]) if host else self.graph(*calls)
         except Exception as error:  # an alternative of another version may fail in any way
-            self.rows.append(Row(kernel, shape, variant, 0.0, note=f"failed: {type(error).__name__}: {error}"[:120]))
-            return
-        self.rows.append(Row(kernel, shape, variant, us, note="host, by the wall" if host else "", **counted))
+            words = " ".join(str(error).split())
+            row.note = f"failed: {type(error).__name__}: {words}"[:160]
+        self.show(row)
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError as error:
+            raise Lost(f"the device is lost after {kernel}, {shape}, {variant}: {error}") from error
+
+    def show(self, row: Row) -> None:
+        """Print the row, and write it where rows are kept."""
+        line = f"{row.kernel:26} {row.shape:26} {row.variant:38} {row.us:9.2f}"
+        for amount, ceiling, unit, width in (
+            (row.bytes, self.copied, 1e9, "7.0f"),
+            (row.flops, self.product, 1e12, "8.2f"),
+        ):
+            if row.us and amount:
+                rate = amount / row.us * 1e6
+                line += f" {rate / unit:{width}} {rate / ceiling if ceiling else 0.0:6.1%}"
+            else:
+                line += " " * (15 if unit == 1e9 else 16)
+        print(f"{line} {row.note}".rstrip(), flush=True)
+        self.write(asdict(row))
+
+    def write(self, entry: dict[str, Any]) -> None:
+        """One line of JSON, at once."""
+        if self.file is not None:
+            self.file.write(json.dumps(entry) + "\n")
+            self.file.flush()
 
     def random(self, *shape: int) -> Tensor:
         """Standard normal, in the benchmark's dtype."""
@@ -139,23 +183,26 @@ def topk(bench: Bench) -> None:
         if not bench.quick:
             compiled = torch.compile(eager)
             bench.add("topk_logprobs", shape, "the same, torch.compile", lambda x=logits, f=compiled: f(x), **counted)
-        hidden, head = bench.random(requests, DEPTHS, width), bench.random(size, width)
-        counted = {"bytes": head.numel() * 2, "flops": 2 * hidden.numel() * size}
+        # In a step the head has left the cache since it was last read: two of them take turns here.
+        hidden, heads = bench.random(requests, DEPTHS, width), [bench.random(size, width) for _ in range(2)]
+        counted = {"bytes": heads[0].numel() * 2, "flops": 2 * hidden.numel() * size}
         fused = "hidden @ lm_headᵀ + topk"
-        bench.add(fused, shape, "ours, fused", lambda h=hidden, w=head: batched.topk_logprobs(h, K, w), **counted)
-        bench.add(
-            fused, shape, "torch product + ours", lambda h=hidden, w=head: batched.topk_logprobs(h @ w.T, K), **counted
-        )
-        bench.add(fused, shape, "torch throughout", lambda h=hidden, w=head: eager(h @ w.T), **counted)
+        for variant, function in (
+            ("ours, fused", lambda h, w: batched.topk_logprobs(h, K, w)),
+            ("torch product + ours", lambda h, w: batched.topk_logprobs(h @ w.T, K)),
+            ("torch throughout", lambda h, w: eager(h @ w.T)),
+        ):
+            calls = [partial(function, hidden, head) for head in heads]
+            bench.add(fused, shape, variant, *calls, **counted)
 
 
 def marginals(bench: Bench, requests: int) -> tuple[Tensor, Tensor]:
     """Candidates of a drafter that is sure of some depths and not of others."""
-    random = torch.Generator().manual_seed(7)
-    sharp = torch.linspace(3.0, 1.0, DEPTHS)[None, :, None]
-    logits = torch.randn(requests, DEPTHS, 4096, generator=random) * sharp
+    random = torch.Generator(bench.device).manual_seed(7)
+    sharp = torch.linspace(3.0, 1.0, DEPTHS, device=bench.device)[None, :, None]
+    logits = torch.randn(requests, DEPTHS, 4096, generator=random, device=bench.device) * sharp
     top = logits.log_softmax(-1).topk(K)
-    return top.values.to(bench.device), top.indices.to(bench.device)
+    return top.values, top.indices
 
 
 def build(bench: Bench) -> None:
@@ -312,7 +359,7 @@ def _others(bench: Bench, shape: str, q: Tensor, k: Tensor, v: Tensor, mask: Ten
     try:
         import flashinfer  # type: ignore[import-not-found]
     except ImportError:
-        bench.rows.append(Row("tree_attention", shape, "FlashInfer custom_mask", 0.0, note="not installed here"))
+        bench.show(Row("tree_attention", shape, "FlashInfer custom_mask", 0.0, note="not installed here"))
         return
     rows_first = (k[0].transpose(0, 1).contiguous(), v[0].transpose(0, 1).contiguous())
     bench.add(
@@ -324,19 +371,7 @@ def _others(bench: Bench, shape: str, q: Tensor, k: Tensor, v: Tensor, mask: Ten
     )
 
 
-def show(rows: list[Row], copied: float, product: float) -> None:
-    """The table, and what it is a share of."""
-    print(f"ceilings measured here: copy {copied / 1e12:.2f} TB/s, bfloat16 product {product / 1e12:.0f} TFLOP/s\n")
-    print(f"{'kernel':26} {'shape':24} {'variant':38} {'µs':>9} {'GB/s':>7} {'share':>6} {'TFLOP/s':>8} {'share':>6}")
-    for row in rows:
-        line = f"{row.kernel:26} {row.shape:24} {row.variant:38} {row.us:9.2f}"
-        if row.us and row.bytes:
-            rate = row.bytes / row.us * 1e6
-            line += f" {rate / 1e9:7.0f} {rate / copied:6.1%}"
-        if row.us and row.flops:
-            rate = row.flops / row.us * 1e6
-            line += f" {rate / 1e12:8.2f} {rate / product:6.1%}"
-        print(f"{line}  {row.note}".rstrip())
+PARTS = {"build": build, "topk": topk, "attention": attention, "choose": choose, "walk": walk, "compact": compact}
 
 
 def main() -> int:
@@ -345,25 +380,32 @@ def main() -> int:
     parser.add_argument(
         "--quick", action="store_true", help="fewer shapes and replays, no alternative that is compiled"
     )
-    parser.add_argument("--only", nargs="*", help="topk build choose walk compact attention")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here too")
+    parser.add_argument("--only", nargs="*", choices=PARTS, help="these parts alone, in this order")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here too, a line of JSON each")
     given = parser.parse_args()
     if not torch.cuda.is_available():
         print("These kernels are measured on a CUDA device, and there is none here.", file=sys.stderr)
         return 1
-    bench = Bench(given.quick, [], torch.device("cuda"))
-    properties = torch.cuda.get_device_properties(0)
-    print(f"{properties.name}, {properties.multi_processor_count} multiprocessors, torch {torch.__version__}")
-    print(f"R requests, {DEPTHS} depths of {K} candidates, budgets B without the root, bfloat16")
-    copied, product = ceilings(bench)
-    parts = {"topk": topk, "build": build, "choose": choose, "walk": walk, "compact": compact, "attention": attention}
-    for name, part in parts.items():
-        if not given.only or name in given.only:
-            part(bench)
-    show(bench.rows, copied, product)
-    if given.json:
-        result = {"device": properties.name, "torch": torch.__version__, "copy": copied, "product": product}
-        given.json.write_text(json.dumps({**result, "rows": [asdict(row) for row in bench.rows]}, indent=1))
+    with given.json.open("w") if given.json else nullcontext() as file:
+        bench = Bench(given.quick, torch.device("cuda"), file)
+        properties = torch.cuda.get_device_properties(0)
+        print(f"{properties.name}, {properties.multi_processor_count} multiprocessors, torch {torch.__version__}")
+        print(f"R requests, {DEPTHS} depths of {K} candidates, budgets B without the root, bfloat16")
+        bench.copied, bench.product = ceilings(bench)
+        print(f"ceilings: copy {bench.copied / 1e12:.2f} TB/s, bfloat16 product {bench.product / 1e12:.0f} TFLOP/s\n")
+        titles = ("kernel", "shape", "variant", "µs", "GB/s", "share", "TFLOP/s", "share")
+        print("{:26} {:26} {:38} {:>9} {:>7} {:>6} {:>8} {:>6}".format(*titles))
+        bench.write(
+            {"device": properties.name, "torch": torch.__version__, "copy": bench.copied, "product": bench.product}
+        )
+        try:
+            for name in given.only or PARTS:
+                began = perf_counter()
+                PARTS[name](bench)
+                print(f"# {name}: {perf_counter() - began:.1f} s", flush=True)
+        except Lost as lost:
+            print(lost, file=sys.stderr, flush=True)
+            return 1
     return 0
 
 

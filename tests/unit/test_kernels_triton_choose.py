@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ddscope_kernels.batched import choose, gumbel_noise
 from tests.unit.triton_support import CUDA, DEVICES, examples, reference, run, shapes
 
-SHAPES = shapes((st.integers(1, 4), st.integers(1, 5), st.integers(1, 300)), [(4, 65, 49152), (3, 1, 70)])
+SHAPES = shapes((st.integers(1, 4), st.integers(1, 5), st.integers(1, 300)), [(4, 9, 49152), (3, 1, 70)])
 DTYPES = st.sampled_from([torch.bfloat16] if CUDA else [torch.float32, torch.bfloat16, torch.float16])
 
 
