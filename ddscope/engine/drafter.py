@@ -38,8 +38,8 @@ class Drafter:
         self.rope = Rope(stack, weights.dtype, weights.device)
         # K and V of the context depend on the features alone: one product serves all layers.
         attention = [f"layers.{number}.self_attn." for number in range(stack.layers)]
-        self._context_kv = weights.linear(*(f"{here}{part}" for here in attention for part in ("k_proj", "v_proj")))
-        self._context_k_norm = torch.stack([weights.plain(f"{here}k_norm.weight") for here in attention])[:, None, None]
+        self.context_kv = weights.linear(*(f"{here}{part}" for here in attention for part in ("k_proj", "v_proj")))
+        self.context_k_norm = torch.stack([weights.plain(f"{here}k_norm.weight") for here in attention])
 
     @classmethod
     def load(cls, folder: Path, target: Target) -> Drafter:
@@ -90,10 +90,10 @@ class Drafter:
             self.check_features(features)
             raise
         cache.reserve(end)
-        kv = self._context_kv(self.hidden_norm(fused))
+        kv = self.context_kv(self.hidden_norm(fused))
         kv = kv.view(end - start, stack.layers, 2, stack.kv_heads, stack.head_dim)
         k, v = kv.permute(2, 1, 0, 3, 4).unbind(0)  # [layers, n, kv_heads, head_dim] each
-        k = F.rms_norm(k, (stack.head_dim,), None, stack.norm_eps) * self._context_k_norm
+        k = F.rms_norm(k, (stack.head_dim,), None, stack.norm_eps) * self.context_k_norm[:, None, None]
         k = rotate(k, *self.rope.keys(range(start, end)))
         cache.data[:, : stack.kv_heads, start:end] = k.transpose(1, 2)
         cache.data[:, stack.kv_heads :, start:end] = v.transpose(1, 2)

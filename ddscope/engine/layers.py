@@ -91,6 +91,14 @@ class Weights:
         )
 
 
+def rope_tables(stack: TransformerConfig, rows: int) -> tuple[Tensor, Tensor]:
+    """cos and sin of positions below `rows`, [rows, head_dim] float64 each: y = x · cos + roll(x, head_dim / 2) · sin."""
+    frequencies = torch.tensor(stack.rope.inverse_frequencies(stack.head_dim), dtype=torch.float64)
+    angles = torch.arange(rows, dtype=torch.float64)[:, None] * frequencies
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
+
+
 class Rope:
     """Rotary positions as two tables for q, k and v side by side: y = x · cos + roll(x, head_dim / 2) · sin.
 
@@ -100,17 +108,15 @@ class Rope:
 
     def __init__(self, stack: TransformerConfig, dtype: torch.dtype, device: torch.device) -> None:
         self._stack, self._dtype, self._device = stack, dtype, device
-        self._frequencies = torch.tensor(stack.rope.inverse_frequencies(stack.head_dim), dtype=torch.float64)
         self._cos = self._sin = torch.empty(0, dtype=torch.float64)
 
     def keys(self, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Tables for k alone, [n, 1, head_dim] each."""
         rows = max(positions) + 1
         if rows > len(self._cos):
-            angles = torch.arange(max(rows, 2 * len(self._cos), 512), dtype=torch.float64)[:, None] * self._frequencies
-            cos, sin = angles.cos()[:, None], angles.sin()[:, None]
-            self._cos = torch.cat([cos, cos], dim=-1).to(device=self._device, dtype=self._dtype)
-            self._sin = torch.cat([-sin, sin], dim=-1).to(device=self._device, dtype=self._dtype)
+            cos, sin = rope_tables(self._stack, max(rows, 2 * len(self._cos), 512))
+            self._cos = cos[:, None].to(device=self._device, dtype=self._dtype)
+            self._sin = sin[:, None].to(device=self._device, dtype=self._dtype)
         index = torch.tensor(positions, device=self._device)
         return self._cos[index], self._sin[index]
 

@@ -24,6 +24,7 @@ class Linear:
     def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, device: torch.device) -> None:
         """weight [rows, columns] and bias [rows] as they come from a file; dtype: of the activations."""
         self.rows, self.columns = weight.shape
+        self._dtype = dtype
         weight = weight.to(dtype)
         self._weight: Tensor | None = None
         self._bias = None if bias is None else bias.to(device=device, dtype=dtype)
@@ -36,6 +37,19 @@ class Linear:
     def packed(self) -> bool:
         """Whether the weights are held in float16 panels."""
         return self._weight is None
+
+    @property
+    def weight(self) -> Tensor:
+        """[rows, columns] in the dtype of the activations: the weight itself, or a copy where it is packed."""
+        if self._weight is not None:
+            return self._weight
+        unpacked: Tensor = torch.ops.quantized.linear_unpack_fp16(self._packed)[0]
+        return (unpacked * self._unscale).to(self._dtype)
+
+    @property
+    def bias(self) -> Tensor | None:
+        """[rows], or None."""
+        return self._bias
 
     def __call__(self, x: Tensor) -> Tensor:
         if self._weight is not None:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ddscope.engine.errors import EngineError
 from ddscope.engine.step import StepResult
 from ddscope.engine.target import Target
 
@@ -90,7 +91,10 @@ def replay_check(target: Target, prefix: Sequence[int], result: StepResult) -> R
     """Compare the verify of `result` with a plain causal pass.
 
     prefix: token ids of the text up to and including the root, result.base + 1 of them.
+    Raises EngineError when the logits of the step were not kept.
     """
+    if result.logits is None:
+        raise EngineError("The logits of this step were not kept, so there is nothing to compare a plain pass with.")
     path = deepest_path(result)
     ids = [*prefix, *(result.tokens[node - 1] for node in path[1:])]
     cache = target.new_cache(len(ids))

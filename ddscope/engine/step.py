@@ -101,6 +101,8 @@ class StepResult:
     times:     µs by stage: draft, build, mask, verify; commit is added by the commit.
     nonfinite: count of NaN and ±inf logits by place; both places are always there.
     tensors:   fields of `tensor` records for what entered the drafter and the target.
+    logits:    [n + 1, V] of the verify, what a replay check compares with; None where they were not kept.
+    hidden:    captured layers, [n + 1, hidden] each.
     """
 
     algorithm: Algorithm
@@ -124,8 +126,8 @@ class StepResult:
     times: dict[str, int]
     nonfinite: dict[str, int]
     tensors: list[dict[str, Any]]
-    logits: Tensor  # [n + 1, V] of the verify: what a replay check compares with
-    hidden: list[Tensor]  # captured layers, [n + 1, hidden] each
+    logits: Tensor | None
+    hidden: list[Tensor]
     choice: Choice | None = None
 
     @property

@@ -58,8 +58,8 @@ class Target:
         self._head_weight = weights.tensors["model.embed_tokens.weight" if config.tied else "lm_head.weight"]
         self.head = self.head_of(stack.vocab)
         self.rope = Rope(stack, self.dtype, self.device)
-        # As in the file: rows are looked up, never multiplied, and bfloat16 to float32 is exact.
-        self._embedding = weights.tensors["model.embed_tokens.weight"].to(self.device)
+        # [vocab, hidden] as in the file: rows are looked up, never multiplied, and bfloat16 to float32 is exact.
+        self.embedding = weights.tensors["model.embed_tokens.weight"].to(self.device)
 
     @classmethod
     def load(cls, folder: Path, dtype: torch.dtype, device: torch.device) -> Target:
@@ -69,7 +69,7 @@ class Target:
 
     def embed(self, ids: Sequence[int]) -> Tensor:
         """[n, hidden] rows of the embedding."""
-        return F.embedding(torch.tensor(ids, device=self.device), self._embedding).to(self.dtype)
+        return F.embedding(torch.tensor(ids, device=self.device), self.embedding).to(self.dtype)
 
     def head_of(self, vocab: int) -> Linear:
         """The head for the ids below `vocab`."""

@@ -4,6 +4,7 @@ The functions of `ddscope_kernels` under the same names, one request a row. On C
 they are Triton kernels that wait for no host and can be captured in a CUDA graph; elsewhere the references, row by row.
 """
 
+from ddscope_kernels.batched.advance import advance
 from ddscope_kernels.batched.attention import tree_attention
 from ddscope_kernels.batched.backend import use_triton
 from ddscope_kernels.batched.choose import choose, gumbel_noise
@@ -16,6 +17,7 @@ __all__ = [
     "MarginalsBatch",
     "TreeBatch",
     "WalkBatch",
+    "advance",
     "build_tree",
     "choose",
     "compact_kv",
