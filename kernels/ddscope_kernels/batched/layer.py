@@ -1,13 +1,16 @@
-"""The products of a decoder layer over M rows, each with what stands before and behind it, and a norm that stands alone.
+"""The products of a decoder layer over M rows, each with what stands before and behind it, and a norm by itself.
 
 What moves rows (rotation into the cache, gathering) is in `layer_rows` and reached from here too.
 """
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ddscope_kernels.batched import layer_plan
+from ddscope_kernels.batched.backend import use_triton
 from ddscope_kernels.batched.layer_rows import context_into, gather_rows, rotate_into
 
 __all__ = ["context_into", "gather_rows", "linear_add", "norm_gated_linear", "norm_linear", "rms_norm", "rotate_into"]
@@ -20,7 +23,14 @@ def norm_linear(x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tenso
     Statistics and sums are float32 (float64 for float64). Raises ValueError when shapes or dtypes disagree.
     """
     _check(x, weight, bias, norm)
-    return F.linear(_normed(x, norm, eps), weight, bias)
+    if not _takes(x, weight):
+        return F.linear(_normed(x, norm, eps), weight, bias)
+    from ddscope_kernels.jit import layer
+
+    how = layer_plan.plan(x.shape[0], weight.shape[0], weight.shape[1], x.dtype)
+    if isinstance(how, layer_plan.Library):
+        return F.linear(layer.norm(x, norm, eps, layer_plan.pdl()), weight, bias)
+    return layer.product(x, weight, bias, how, norm=norm, eps=eps, pdl=layer_plan.pdl())
 
 
 def norm_gated_linear(x: Tensor, norm: Tensor, eps: float, gate_up: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -32,8 +42,16 @@ def norm_gated_linear(x: Tensor, norm: Tensor, eps: float, gate_up: Tensor, bias
     _check(x, gate_up, bias, norm)
     if gate_up.shape[0] % 2:
         raise ValueError(f"gate_up {list(gate_up.shape)} has no two halves")
-    gate, up = F.linear(_normed(x, norm, eps), gate_up, bias).chunk(2, dim=-1)
-    return F.silu(gate) * up
+    if not _takes(x, gate_up):
+        gate, up = F.linear(_normed(x, norm, eps), gate_up, bias).chunk(2, dim=-1)
+        return F.silu(gate) * up
+    from ddscope_kernels.jit import layer
+
+    pdl = layer_plan.pdl()
+    how = layer_plan.plan(x.shape[0], gate_up.shape[0] // 2, gate_up.shape[1], x.dtype, gated=True)
+    if isinstance(how, layer_plan.Library):
+        return layer.gate(F.linear(layer.norm(x, norm, eps, pdl), gate_up, bias), pdl)
+    return layer.product(x, gate_up, bias, how, norm=norm, eps=eps, gated=True, pdl=pdl)
 
 
 def linear_add(y: Tensor, weight: Tensor, x: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -45,7 +63,14 @@ def linear_add(y: Tensor, weight: Tensor, x: Tensor, bias: Tensor | None = None)
     _check(y, weight, bias)
     if x.shape != (y.shape[0], weight.shape[0]) or x.dtype != y.dtype:
         raise ValueError(f"x {list(x.shape)} {x.dtype} is not [{y.shape[0]}, {weight.shape[0]}] {y.dtype}")
-    return x + F.linear(y, weight, bias)
+    if not _takes(y, weight):
+        return x + F.linear(y, weight, bias)
+    how = layer_plan.plan(y.shape[0], weight.shape[0], weight.shape[1], x.dtype)
+    if isinstance(how, layer_plan.Library):
+        return torch.addmm(x if bias is None else x + bias, y, weight.T)
+    from ddscope_kernels.jit import layer
+
+    return layer.product(y, weight, bias, how, add=x, pdl=layer_plan.pdl())
 
 
 def rms_norm(x: Tensor, norm: Tensor, eps: float) -> Tensor:
@@ -55,7 +80,15 @@ def rms_norm(x: Tensor, norm: Tensor, eps: float) -> Tensor:
     """
     if norm.shape != x.shape[-1:] or norm.dtype != x.dtype:
         raise ValueError(f"x {list(x.shape)} {x.dtype} and norm {list(norm.shape)} {norm.dtype} do not fit")
-    return _normed(x, norm, eps)
+    if not _takes(x, norm):
+        return _normed(x, norm, eps)
+    from ddscope_kernels.jit import layer
+
+    return layer.norm(x, norm, eps, layer_plan.pdl())
+
+
+def _takes(x: Tensor, weight: Tensor) -> bool:
+    return use_triton(x) and x.numel() > 0 and weight.numel() > 0 and x.dtype in (torch.float32, torch.bfloat16)
 
 
 def _normed(x: Tensor, norm: Tensor, eps: float) -> Tensor:

@@ -7,6 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ddscope_kernels.batched.backend import use_triton
+from ddscope_kernels.batched.layer_plan import pdl
+
+MOST_PIECES = 8
+"""Of more, rows are gathered by torch."""
+
 
 def rotate_into(
     qkv: Tensor,
@@ -47,6 +53,10 @@ def rotate_into(
     if qk_norm is not None and qk_norm.shape != (heads + kv_heads, width):
         raise ValueError(f"qk_norm {list(qk_norm.shape)} is not [{heads + kv_heads}, {width}]")
     _check_tables(tables, width)
+    if use_triton(qkv) and qkv.numel() and qkv.dtype != torch.float64 and k_cache.stride(3) == v_cache.stride(3) == 1:
+        from ddscope_kernels.jit import layer_rows
+
+        return layer_rows.rotate(qkv, tables, positions, k_cache, v_cache, base, heads, qk_norm, eps, counts, pdl())
     return _rotate_reference(qkv, tables, positions, k_cache, v_cache, base, heads, qk_norm, eps, counts)
 
 
@@ -83,7 +93,12 @@ def context_into(
     if k_norm is not None and k_norm.shape != (layers, width):
         raise ValueError(f"k_norm {list(k_norm.shape)} is not [{layers}, {width}]")
     _check_tables(tables, width)
-    _context_reference(kv, tables, base, k_norm, eps, k_cache, v_cache, lengths)
+    if use_triton(kv) and kv.numel() and kv.dtype != torch.float64 and k_cache.stride(4) == v_cache.stride(4) == 1:
+        from ddscope_kernels.jit import layer_rows
+
+        layer_rows.context(kv, tables, base, k_norm, eps, k_cache, v_cache, lengths, pdl())
+    else:
+        _context_reference(kv, tables, base, k_norm, eps, k_cache, v_cache, lengths)
 
 
 def gather_rows(pieces: Sequence[Tensor], path: Tensor) -> Tensor:
@@ -99,6 +114,10 @@ def gather_rows(pieces: Sequence[Tensor], path: Tensor) -> Tensor:
         raise ValueError("pieces of different shapes or dtypes")
     if not first.shape[1]:
         raise ValueError(f"pieces {list(first.shape)} have no rows to take")
+    if use_triton(first) and first.numel() and path.numel() and len(pieces) <= MOST_PIECES:
+        from ddscope_kernels.jit import layer_rows
+
+        return layer_rows.gather(pieces, path, pdl())
     return _gather_reference(pieces, path)
 
 

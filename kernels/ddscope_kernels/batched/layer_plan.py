@@ -1,0 +1,82 @@
+"""By what a product of a decoder layer is computed on a CUDA device, from its sizes: which kernel with which tiles.
+
+All such decisions are here. Measured by benchmarks/layer.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from ddscope_kernels.batched.backend import power_of_two
+
+
+@dataclass(frozen=True, slots=True)
+class Few:
+    """All rows in each program, no tensor core: block_n columns at a time, block_k terms of their sums."""
+
+    block_n: int
+    block_k: int
+    warps: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """block_m rows by block_n columns a program, block_k terms at a time, shared by groups of its warps."""
+
+    block_m: int
+    block_n: int
+    block_k: int
+    groups: int = 1
+    warps: int = 4
+    stages: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """The product is the device's library's (torch), norm and gate are kernels of their own."""
+
+
+Plan = Few | Tiles | Library
+
+FEW = 4
+"""Rows up to which a tensor core, which takes 16, is no gain."""
+
+_forced: Plan | None = None
+_pdl = False
+
+
+def plan(rows: int, columns: int, depth: int, dtype: torch.dtype, gated: bool = False) -> Plan:
+    """For a product [rows, depth] @ [columns, depth]ᵀ (of twice as many columns where it is gated)."""
+    if _forced is not None:
+        return _forced
+    if rows <= FEW:
+        wide = 512 if rows == 1 else 256
+        return Few(4 if gated or columns < 1024 else 8, min(power_of_two(depth, 16), wide * 2))
+    if dtype == torch.float32:
+        return Tiles(16, 16, 32, stages=2)  # no tensor core for it: for tests of exactness, not for speed
+    if depth * columns * (2 if gated else 1) > 1 << 23 or rows > 160:
+        return Library()
+    if rows <= 16:
+        return Tiles(16, 16, 256, groups=4, stages=3)
+    return Tiles(32, 16, 128, groups=4, stages=4) if rows <= 64 else Tiles(64, 32, 64, stages=4)
+
+
+def pdl() -> bool:
+    """Whether kernels are launched before the one before them ends (programmatic dependent launch, sm_90)."""
+    return _pdl
+
+
+@contextmanager
+def forced(how: Plan | None = None, pdl: bool | None = None) -> Iterator[None]:
+    """Within it, every product is computed as given, whatever its sizes; for benchmarks and tests."""
+    global _forced, _pdl
+    before = _forced, _pdl
+    _forced, _pdl = how, before[1] if pdl is None else pdl
+    try:
+        yield
+    finally:
+        _forced, _pdl = before
