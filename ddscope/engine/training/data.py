@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,7 +72,7 @@ def write_data(options: DataOptions, progress: Progress, command: str = "") -> D
     target = find_target(options.target, progress)
     tokenizer = Tokenizer(target.folder)
     frame = chat_frame(tokenizer, target.config.eos_ids)
-    batch = options.batch or (2048 if place.device.type == "cuda" else 16)
+    batch = options.batch or (4096 if place.device.type == "cuda" else 16)
     folder = DataFolder.create(options.out, _made(options, target, place, batch), command)
     if folder.count("sequences") >= options.sequences:
         return folder
@@ -116,25 +118,44 @@ class _Session:
         for shard in range(folder.shards):
             for ids, prompt in folder.read(shard).each():
                 sieve.seen.add(prompt_key(self._tokenizer.decode(ids[before : prompt - after])))
-        fruitless = 0
-        while (have := folder.count("sequences")) < self._options.sequences:
-            began = time.monotonic()
-            written = self._batch("data", folder.shards, have)
-            sieve.refused = dict.fromkeys(sieve.refused, 0)
-            kept = sieve.take(written)
-            texts = [one.ids for one in kept]
-            packed = pack(texts, [one.prompt for one in kept], [one.temperature for one in kept])
-            folder.add(packed, written=len(written), **sieve.refused)
-            rate = len(kept) / (time.monotonic() - began)
-            self._note = f"{folder.count('tokens'):,} tokens, {rate:,.0f} conversations/s"
-            fruitless = 0 if kept else fruitless + 1
-            if fruitless == _FRUITLESS:
-                raise EngineError(
-                    f"The target wrote nothing new in {_FRUITLESS} batches; {have:,} conversations are there"
-                )
+        wanted, last = self._options.sequences, time.monotonic()
+        limit = math.inf if self._options.seconds is None else last + self._options.seconds
+        pending: Future[int] | None = None
+        # What the host does with a batch, it does while the device writes the next one.
+        with ThreadPoolExecutor(1) as beside:
+            number = folder.shards
+            while folder.count("sequences") < wanted and last < limit:
+                written = self._batch("data", number, folder.count("sequences"))
+                if pending is not None:
+                    self._settle(pending.result(), folder)
+                began, last, number = last, time.monotonic(), number + 1
+                pending = beside.submit(self._store, folder, sieve, written, last - began)
+                if folder.count("sequences") + len(written) >= wanted:  # this may be the last one
+                    self._settle(pending.result(), folder)
+                    pending = None
+            if pending is not None:
+                self._settle(pending.result(), folder)
         self._progress.at("Conversations", folder.count("sequences"), self._options.sequences, self._note)
 
+    def _settle(self, kept: int, folder: DataFolder) -> None:
+        """Gives up after too many batches in a row without anything new."""
+        self._fruitless = 0 if kept else self._fruitless + 1
+        if self._fruitless == _FRUITLESS:
+            have = folder.count("sequences")
+            raise EngineError(f"The target wrote nothing new in {_FRUITLESS} batches; {have:,} conversations are there")
+
+    def _store(self, folder: DataFolder, sieve: _Filter, written: list[Written], seconds: float) -> int:
+        """One shard of a batch's new conversations, which are counted; seconds: that the batch took."""
+        sieve.refused = dict.fromkeys(sieve.refused, 0)
+        kept = sieve.take(written)
+        texts = [one.ids for one in kept]
+        packed = pack(texts, [one.prompt for one in kept], [one.temperature for one in kept])
+        folder.add(packed, written=len(written), **sieve.refused)
+        self._note = f"{folder.count('tokens'):,} tokens, {len(kept) / max(seconds, 1e-9):,.0f} conversations/s"
+        return len(kept)
+
     _note = ""
+    _fruitless = 0
 
     def _draw_held_out(self) -> list[HeldOut]:
         """The first distinct prompts of batches that are drawn for this alone."""

@@ -16,6 +16,8 @@ from torch import Tensor
 
 from ddscope.engine.config import Rope, TargetConfig, TransformerConfig, read_target_config
 from ddscope.engine.target import load_target_tensors
+from ddscope_kernels.batched import tree_attention, use_triton
+from ddscope_kernels.batched.attention import HEAD_SIZES
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,36 @@ class BatchTarget:
             return mixed.permute(0, 3, 1, 2, 4).reshape(sequences, rows, heads, -1)
 
         return self._run(ids, positions, self.rope(cache.data.shape[2]), attend, capture)
+
+    @property
+    def masks(self) -> bool:
+        """Whether `token` needs masks over an extent: everywhere but where the attention kernel runs."""
+        return not use_triton(self.embedding) or self.config.stack.head_dim not in HEAD_SIZES
+
+    def token(self, ids: Tensor, places: Tensor, cache: BatchCache, live: Tensor, extent: int) -> Tensor:
+        """One token more of each sequence: hidden states [R, hidden] after the final norm.
+
+        ids, places: [R]; token r stands at place r of its text, and sees what its cache holds before.
+        live:        [R] rows that matter; the others' hidden states mean nothing, and on a CUDA device cost less.
+        extent:      columns of the cache that hold all texts, which count where there are `masks`.
+        """
+        if self.masks:
+            sees = torch.arange(extent, device=ids.device) <= places[:, None, None]
+            bias = torch.zeros(sees.shape, dtype=self.dtype, device=ids.device).masked_fill_(~sees, -torch.inf)
+            return self.step(ids[:, None], places[:, None], places[:, None], cache, bias).last[:, 0]
+        kv_heads = self.config.stack.kv_heads
+        before = torch.where(live, places, 0).to(torch.int32)
+        itself = torch.ones(len(ids), 1, 1, dtype=torch.int32, device=ids.device)
+        nothing = torch.zeros_like(before)
+
+        def attend(layer: int, q: Tensor, kv: Tensor) -> Tensor:
+            here = cache.data[layer]
+            here[cache.sequence, places[:, None]] = kv
+            k, v = here[:, :, :kv_heads].transpose(1, 2), here[:, :, kv_heads:].transpose(1, 2)
+            return tree_attention(q, k, v, itself, before, counts=nothing)
+
+        rope = self.rope(cache.data.shape[2])
+        return self._run(ids[:, None], places[:, None], rope, attend, ()).last[:, 0]
 
     def _run(
         self,

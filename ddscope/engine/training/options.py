@@ -41,7 +41,8 @@ class DataOptions(_Common):
 
     out: Path = _option("folder of the data; what is there already is kept and gone on with")
     sequences: int = _option("conversations wanted", 60_000, low=1)
-    batch: int | None = _option("conversations written at once (2048 on cuda, 16 on a cpu)", None, low=1)
+    seconds: float | None = _option("begin no batch after so many seconds, however many there are", None, low=1)
+    batch: int | None = _option("conversations written at once (4096 on cuda, 16 on a cpu)", None, low=1)
     prompt_tokens: int = _option("tokens of a prompt at most", 64, low=1)
     answer_tokens: int = _option("tokens of an answer at most", 256, low=2)
     min_prompt: int = _option("tokens; shorter prompts are left out", 4, low=1)

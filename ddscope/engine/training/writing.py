@@ -15,10 +15,11 @@ from torch import Tensor
 from ddscope.engine.errors import EngineError
 from ddscope.engine.tokenizer import Tokenizer
 from ddscope.engine.training.forward import BatchCache, BatchTarget
+from ddscope_kernels.batched import choose
 
 _PROMPT, _CLOSING, _ANSWER, _DONE = range(4)
 _EXTENT = 64
-"""Columns of the cache that are attended to grow by so many: fewer graphs against fewer columns read in vain."""
+"""Columns of the cache that are attended to through a mask grow by so many; a kernel reads what a row has, no more."""
 _SENTINEL = "ddscope"
 
 
@@ -87,7 +88,7 @@ class Writer:
         self._started = state(sequences)  # place where the answer starts
         self._warmth = torch.zeros(sequences, dtype=torch.float32, device=target.device)
         self._answer_warmth = torch.zeros_like(self._warmth)
-        self._noise = torch.zeros(sequences, target.config.stack.vocab, dtype=torch.float32, device=target.device)
+        self._seeds = state(sequences)  # of a row's draws, which depend on nothing else but the place
         self._after, self._ends = constant(frame.after), constant(frame.ends)
         self._eos = constant(sorted(target.config.eos_ids) or [frame.after[0]])
         self._graphs: dict[int, torch.cuda.CUDAGraph] | None = {} if graphs else None
@@ -106,8 +107,8 @@ class Writer:
         """
         before = len(self._frame.before)
         self._begin(prompt_temperature, answer_temperatures)
+        self._seeds.random_(generator=draws)
         for step in range(self.steps):
-            self._noise.exponential_(generator=draws)
             extent = min(-(-(before + step + 1) // _EXTENT) * _EXTENT, self._rows)
             self._advance(extent)
             if step % 32 == 31:
@@ -134,7 +135,9 @@ class Writer:
             self._cache.data[:, :, : len(before) - 1] = one.data[:, :, : len(before) - 1]
 
     def _advance(self, extent: int) -> None:
-        """One token of every row, on a GPU by the graph of this extent."""
+        """One token of every row, on a GPU by a graph: the only one, unless there are masks of this extent."""
+        if not self._target.masks:
+            extent = self._rows
         if self._graphs is None:
             self._token(extent)
             return
@@ -163,19 +166,17 @@ class Writer:
 
     def _token(self, extent: int) -> None:
         """Feed each row's token, choose the next, move the automaton. In-place on the state, no host in between."""
-        token = self._out.gather(1, self._place)
-        sees = torch.arange(extent, device=token.device) <= self._place[:, :, None]
-        out = self._target.step(token, self._place, self._place, self._cache, _bias(sees, self._target.dtype))
-        logits = self._target.logits(out.last[:, 0]).float()
-        # Gumbel's trick with -log of exponential noise; a temperature of 0 leaves the plain maximum.
-        drawn = logits.addcmul(self._noise.log(), self._warmth[:, None], value=-1).argmax(-1)
-        here = self._place[:, 0] + 1
+        token, place = self._out.gather(1, self._place)[:, 0], self._place[:, 0]
+        live = self._phase != _DONE
+        last = self._target.token(token, place, self._cache, live, extent)
+        here = place + 1
+        logits = self._target.logits(last)[:, None]
+        drawn = choose(logits, temperatures=self._warmth, seeds=self._seeds, positions=here[:, None])[:, 0]
         in_prompt, closing, answering = (self._phase == phase for phase in (_PROMPT, _CLOSING, _ANSWER))
         ends = in_prompt & (_among(drawn, self._ends) | (here >= self._prompt_end))
         forced = self._after[self._closed.clamp(max=len(self._after) - 1)]
         closing = closing | ends
         chosen = torch.where(closing, forced, drawn)
-        live = self._phase != _DONE
         self._closed += closing.long()
         opened = closing & (self._closed == len(self._after))
         self._started.copy_(torch.where(opened, here + 1, self._started))
@@ -185,7 +186,7 @@ class Writer:
         self._phase.copy_(torch.where(finished, _DONE, phase))
         self._warmth.copy_(torch.where(opened, self._answer_warmth, self._warmth))
         # A row that is done keeps its last token and its place.
-        place = torch.where(live, here, self._place[:, 0])[:, None]
+        place = torch.where(live, here, place)[:, None]
         self._out.scatter_(1, place, torch.where(live[:, None], chosen[:, None], self._out.gather(1, place)))
         self._place.copy_(place)
 
