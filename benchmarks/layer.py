@@ -1,0 +1,366 @@
+"""The fused operations of a decoder layer on a CUDA device: µs a call, against the same in torch, in the same run.
+
+    python benchmarks/layer.py [--quick] [--tune] [--only NAME …] [--rows M …] [--models NAME …]
+
+Every measurement is a CUDA graph of many calls, each with weights of its own, so that weights come from memory as they
+do in decoding; the median over replays, divided by the calls. "early" launches every kernel before the one before it
+ends (programmatic dependent launch). GB/s counts the weights only, read once. --tune tries tiles, best first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import multiprocessing
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+try:
+    import ddscope_kernels  # noqa: F401
+except ModuleNotFoundError:  # a checkout on a machine where nothing is installed
+    sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ddscope_kernels.batched import layer
+from ddscope_kernels.batched.layer_plan import Few, Library, Plan, Tiles, forced
+
+EPS = 1e-5
+COLD = 130 << 20
+"""Bytes of different weights in a graph: more than two times the second-level cache."""
+
+Call = Callable[[int], object]
+"""Of the number of the call, which chooses the weights."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """Widths of a decoder."""
+
+    name: str
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    mlp: int
+    layers: int
+
+    def product(self, name: str) -> tuple[int, int]:
+        """Rows and columns of a product's weight."""
+        qkv = (self.heads + 2 * self.kv_heads) * self.head_dim
+        return {
+            "qkv": (qkv, self.hidden),
+            "out": (self.hidden, self.heads * self.head_dim),
+            "gate_up": (2 * self.mlp, self.hidden),
+            "down": (self.hidden, self.mlp),
+        }[name]
+
+
+MODELS = [
+    Model("135M", 576, 9, 3, 64, 1536, 30),
+    Model("1B", 2048, 32, 8, 64, 8192, 16),
+    Model("8B", 4096, 32, 8, 128, 14336, 32),
+]
+PRODUCTS = ("qkv", "out", "gate_up", "down")
+
+
+@dataclass
+class Bench:
+    """What is measured, with how many replays."""
+
+    quick: bool
+    device: torch.device = field(default_factory=lambda: torch.device("cuda"))
+    dtype: torch.dtype = torch.bfloat16
+
+    def us(self, call: Call, calls: int) -> float:
+        """µs of one of so many calls in a graph."""
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            call(0)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for i in range(calls):
+                call(i)
+        times = []
+        for _ in range(5 if self.quick else 15):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            times.append(start.elapsed_time(end) * 1000 / calls)
+        return median(times)
+
+    def random(self, *shape: int, scale: float = 1.0) -> Tensor:
+        """Normal, in the benchmark's dtype."""
+        return torch.randn(*shape, device=self.device, dtype=self.dtype) * scale
+
+    def row(self, what: str, rows: int, variant: str, call: Call, calls: int, bytes: int = 0,
+            under: AbstractContextManager[None] | None = None) -> float:  # fmt: skip
+        """Measure and print one line; one that cannot run says why."""
+        try:
+            with under or nullcontext():
+                us = self.us(call, calls)
+        except Exception as error:  # an option that this device does not have may fail in any way
+            print(f"{what:18} {rows:5} {variant:58} failed: {type(error).__name__}: {error}"[:200], flush=True)
+            return float("inf")
+        rate = f" {bytes / us / 1e3:7.0f} GB/s" if bytes else ""
+        print(f"{what:18} {rows:5} {variant:58} {us:9.2f} µs{rate}", flush=True)
+        return us
+
+
+@dataclass
+class Product:
+    """One product of a model over M rows: ours and torch's, with many weights."""
+
+    bench: Bench
+    model: Model
+    name: str
+    rows: int
+
+    def __post_init__(self) -> None:
+        columns, depth = self.model.product(self.name)
+        self.bytes = columns * depth * 2
+        self.calls = min(200, max(3 if self.bytes > COLD else 4, -(-COLD // self.bytes)))
+        self.weights = [self.bench.random(columns, depth, scale=depth**-0.5) for _ in range(self.calls)]
+        self.x = self.bench.random(self.rows, depth)
+        self.norm = self.bench.random(depth)
+        self.add = self.bench.random(self.rows, columns)
+
+    def ours(self, i: int) -> Tensor:
+        """By the function for it."""
+        if self.name == "qkv":
+            return layer.norm_linear(self.x, self.norm, EPS, self.weights[i])
+        if self.name == "gate_up":
+            return layer.norm_gated_linear(self.x, self.norm, EPS, self.weights[i])
+        return layer.linear_add(self.x, self.weights[i], self.add)
+
+    def torch(self, i: int) -> Tensor:
+        """By torch's functions."""
+        if self.name in ("out", "down"):
+            return self.add + F.linear(self.x, self.weights[i])
+        found = F.linear(F.rms_norm(self.x, self.norm.shape, self.norm, EPS), self.weights[i])
+        if self.name == "qkv":
+            return found
+        gate, up = found.chunk(2, -1)
+        return F.silu(gate) * up
+
+    def product_only(self, i: int) -> Tensor:
+        """The library's product, without what stands around it."""
+        return F.linear(self.x, self.weights[i])
+
+    def measure(self) -> None:
+        """A line a variant."""
+        row = partial(self.bench.row, f"{self.model.name} {self.name}", self.rows, calls=self.calls, bytes=self.bytes)
+        row("torch", self.torch)
+        row("torch, the product only", self.product_only)
+        row("ours", self.ours)
+        row("ours, early", self.ours, under=forced(None, pdl=True))
+        row("ours, library", self.ours, under=forced(Library()))
+
+
+class Rows:
+    """What moves rows: nodes of R = 1 request, in torch and ours."""
+
+    def __init__(self, bench: Bench, model: Model, rows: int) -> None:
+        m, random, device = model, bench.random, bench.device
+        self.model, self.rows, self.bench = m, rows, bench
+        self.qkv = random(1, rows, m.heads + 2 * m.kv_heads, m.head_dim)
+        self.caches = random(2, m.layers, 1, m.kv_heads, 1024, m.head_dim)
+        self.tables = torch.randn(2, 2048, m.head_dim, device=device)
+        self.positions = torch.arange(rows, device=device)[None] + 500
+        self.base = torch.full((1,), 500, dtype=torch.int32, device=device)
+        self.counts = torch.full((1,), rows - 1, dtype=torch.int32, device=device)
+        self.kv = random(1, 16, 4, 2, m.kv_heads, m.head_dim)
+        self.k_norm = random(4, m.head_dim)
+        self.pieces = [random(1, rows, m.hidden) for _ in range(5)]
+        self.path = torch.randint(0, rows, (1, 16), device=device, dtype=torch.int32)
+        self.x, self.norm = random(rows, m.hidden), random(m.hidden)
+
+    def rotate(self, i: int) -> Tensor:
+        """Ours."""
+        k, v = self.caches[:, i % self.model.layers]
+        return layer.rotate_into(
+            self.qkv, (self.tables[0], self.tables[1]), self.positions, k, v, self.base, heads=self.model.heads,
+            counts=self.counts)  # fmt: skip
+
+    def rotate_torch(self, i: int) -> Tensor:
+        """The same in torch: tables looked up and cast outside."""
+        m = self.model
+        cos, sin = (self.tables[:, 500 : 500 + self.rows, None].to(self.bench.dtype))[:, None]
+        qk, v = self.qkv.split([m.heads + m.kv_heads, m.kv_heads], 2)
+        turned = qk * cos + qk.roll(m.head_dim // 2, -1) * sin
+        caches = self.caches[:, i % m.layers]
+        caches[0].index_copy_(2, self.positions[0], turned[:, :, m.heads :].transpose(1, 2))
+        caches[1].index_copy_(2, self.positions[0], v.transpose(1, 2))
+        return turned[:, :, : m.heads]
+
+    def context(self, _: int) -> None:
+        """A path's rows of context for the drafter's four layers."""
+        k, v = self.caches[:, :4]
+        layer.context_into(self.kv, (self.tables[0], self.tables[1]), self.base, self.k_norm, EPS, k, v, self.counts)
+
+    def measure(self) -> None:
+        """A line a variant."""
+        what = {
+            "rotate_into": (self.rotate, self.rotate_torch),
+            "context_into": (self.context, None),
+            "gather_rows": (
+                lambda _: layer.gather_rows(self.pieces, self.path),
+                lambda _: torch.cat([piece[:, self.path[0]] for piece in self.pieces], -1),
+            ),
+            "rms_norm": (
+                lambda _: layer.rms_norm(self.x, self.norm, EPS),
+                lambda _: F.rms_norm(self.x, self.norm.shape, self.norm, EPS),
+            ),
+        }
+        for name, (ours, other) in what.items():
+            row = partial(self.bench.row, f"{self.model.name} {name}", self.rows, calls=30)
+            if other is not None:
+                row("torch", other)
+            row("ours", ours)
+            row("ours, early", ours, under=forced(None, pdl=True))
+
+
+class Layers:
+    """All layers in a row, without attention (queries stand for what it reads)."""
+
+    def __init__(self, bench: Bench, model: Model, rows: int) -> None:
+        self.bench, self.model, self.rows = bench, model, rows
+        self.count = model.layers if model.name != "8B" else 4
+        self.weights = [
+            {name: bench.random(*model.product(name), scale=model.product(name)[1] ** -0.5) for name in PRODUCTS}
+            for _ in range(self.count)
+        ]
+        self.bytes = sum(weight.numel() * 2 for weight in self.weights[0].values())
+        self.norm = bench.random(model.hidden)
+        self.moves = Rows(bench, model, rows)
+        self.x = bench.random(rows, model.hidden)
+
+    def ours(self, i: int) -> None:
+        """One layer."""
+        w, m = self.weights[i], self.model
+        x = self.moves.x if i == 0 else self.x
+        self.moves.qkv = layer.norm_linear(x, self.norm, EPS, w["qkv"]).view(1, self.rows, -1, m.head_dim)
+        q = self.moves.rotate(i)
+        x = layer.linear_add(q.view(self.rows, -1), w["out"], x)
+        y = layer.norm_gated_linear(x, self.norm, EPS, w["gate_up"])
+        self.x = layer.linear_add(y, w["down"], x)
+
+    def torch(self, i: int) -> None:
+        """One layer."""
+        w, m = self.weights[i], self.model
+        x = self.moves.x if i == 0 else self.x
+        qkv = F.linear(F.rms_norm(x, self.norm.shape, self.norm, EPS), w["qkv"])
+        self.moves.qkv = qkv.view(1, self.rows, -1, m.head_dim)
+        q = self.moves.rotate_torch(i)
+        x = x + F.linear(q.reshape(self.rows, -1), w["out"])
+        gate, up = F.linear(F.rms_norm(x, self.norm.shape, self.norm, EPS), w["gate_up"]).chunk(2, -1)
+        self.x = x + F.linear(F.silu(gate) * up, w["down"])
+
+    def measure(self) -> None:
+        """A line a variant."""
+        row = partial(self.bench.row, f"{self.model.name} layer", self.rows, calls=self.count, bytes=self.bytes)
+        row("torch", self.torch)
+        row("ours", self.ours)
+        row("ours, early", self.ours, under=forced(None, pdl=True))
+        row("ours, library", self.ours, under=forced(Library()))
+
+
+def candidates(rows: int, gated: bool) -> list[Plan]:
+    """Tiles worth trying for so many rows."""
+    if rows <= 4:
+        few = itertools.product((2, 4, 8, 16), (512, 1024, 2048), (1, 2, 4, 8))
+        return [Few(n, k, w) for n, k, w in few if 32 <= n * k // (32 * w) <= (64 if gated else 128)]
+    grouped: list[Plan] = [
+        Tiles(m, n, k, groups=g, warps=g, stages=s)
+        for m, n, k, g, s in itertools.product((16, 32), (16, 32), (128, 256), (4, 8), (3, 5))
+        if k // g >= 16 and (m + n * (2 if gated else 1)) * k * 2 * s < 200_000 and m * n * g <= 8192
+    ]
+    plain: list[Plan] = [
+        Tiles(m, n, k, groups=1, warps=4, stages=s)
+        for m, n, k, s in itertools.product((16, 32, 64, 128), (16, 32, 64), (64, 128), (3, 5))
+        if (m + n * (2 if gated else 1)) * k * 2 * s < 200_000 and m < 2 * rows and m * n >= 512
+    ]
+    return [plan for plan in grouped + plain if plan.block_m < 2 * rows]
+
+
+def warm(job: tuple[Model, str, int, list[Plan]]) -> None:
+    """Compile plans in a process of its own; what Triton has compiled lies on the disk."""
+    model, name, rows, plans = job
+    product = Product(Bench(True), model, name, rows)
+    for plan in plans:
+        try:
+            with forced(plan):
+                product.ours(0)
+        except Exception as error:
+            print(f"{plan}: {type(error).__name__}", flush=True)
+
+
+def tune(bench: Bench, model: Model, names: list[str], all_rows: list[int]) -> None:
+    """Every product with every candidate, the best of them first."""
+    jobs = []
+    for name, rows in itertools.product(names, all_rows):
+        plans = candidates(rows, name == "gate_up")
+        jobs += [(model, name, rows, plans[i::4]) for i in range(4)]
+    with multiprocessing.get_context("spawn").Pool(14) as pool:
+        pool.map(warm, jobs, chunksize=1)
+    for name, rows in itertools.product(names, all_rows):
+        product = Product(bench, model, name, rows)
+        found = []
+        for plan in candidates(rows, name == "gate_up"):
+            try:
+                with forced(plan):
+                    found.append((bench.us(product.ours, product.calls), str(plan)))
+            except Exception as error:
+                print(f"{plan}: {type(error).__name__}: {error}"[:150], flush=True)
+        for us, plan in sorted(found)[:8]:
+            print(f"tune {model.name} {name:8} {rows:4} {us:8.2f} µs {plan}", flush=True)
+
+
+def main() -> int:
+    """Run; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="the smallest model at two sizes")
+    parser.add_argument("--tune", action="store_true", help="a grid of tiles for every product")
+    parser.add_argument(
+        "--only", nargs="*", default=[*PRODUCTS, "rows", "layer"], help="qkv out gate_up down rows layer"
+    )
+    parser.add_argument("--rows", nargs="*", type=int, help="M")
+    parser.add_argument("--models", nargs="*", default=[model.name for model in MODELS])
+    given = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("These operations are measured on a CUDA device, and there is none here.", file=sys.stderr)
+        return 1
+    bench = Bench(given.quick)
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, bfloat16; R = 1, M rows")
+    print(f"{'what':18} {'M':>5} {'variant':58} {'µs a call':>12}", flush=True)
+    for model in MODELS:
+        if model.name not in given.models or (given.quick and model is not MODELS[0]):
+            continue
+        sizes = given.rows or ([1, 33] if given.quick else [1, 16, 33, 65, 129] if model is MODELS[0] else [1, 65])
+        if given.tune:
+            tune(bench, model, [name for name in PRODUCTS if name in given.only], sizes)
+            continue
+        for rows in sizes:
+            for name in PRODUCTS:
+                if name in given.only:
+                    Product(bench, model, name, rows).measure()
+            if "rows" in given.only:
+                Rows(bench, model, rows).measure()
+            if "layer" in given.only:
+                Layers(bench, model, rows).measure()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
