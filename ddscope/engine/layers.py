@@ -92,7 +92,7 @@ class Weights:
 
 
 def rope_tables(stack: TransformerConfig, rows: int) -> tuple[Tensor, Tensor]:
-    """cos and sin of positions below `rows`, [rows, head_dim] float64 each: y = x · cos + roll(x, head_dim / 2) · sin."""
+    """cos and sin of positions below `rows`, float64 [rows, head_dim] each: y = x · cos + roll(x, half of it) · sin."""
     frequencies = torch.tensor(stack.rope.inverse_frequencies(stack.head_dim), dtype=torch.float64)
     angles = torch.arange(rows, dtype=torch.float64)[:, None] * frequencies
     cos, sin = angles.cos(), angles.sin()

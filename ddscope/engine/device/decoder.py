@@ -54,14 +54,25 @@ class _Ready:
 class Decoder:
     """State, caches and graphs of R requests. One thread uses it."""
 
-    def __init__(self, pair: Pair, *, requests: int, rows: int, most: int = 255, graphs: bool = True) -> None:
+    def __init__(
+        self,
+        pair: Pair,
+        *,
+        requests: int,
+        rows: int,
+        most: int = 255,
+        graphs: bool = True,
+        make_step: type[Step] = Step,
+    ) -> None:
         """rows: of each request's caches: prompt, output and a tree; most: nodes of a tree.
 
         graphs: on CUDA, whether steps are replayed as graphs; without, they run launch by launch.
+        make_step: what a step computes (a benchmark has its own).
         """
         target, config = pair.target, pair.drafter.config
         device = target.device
         self.pair, self.requests, self.rows, self.most = pair, requests, rows, most
+        self._make_step = make_step
         self._graphs = graphs and device.type == "cuda"
         tables = tables_for(target.config.stack, rows + config.block_size, target.norm)
         self._target = DeviceTarget(target, requests, rows, tables)
@@ -178,7 +189,7 @@ class Decoder:
             self._prepare(plan)
 
     def _prepare(self, plan: Plan) -> _Ready:
-        step = Step(plan, self._target, self._drafter, self.state)
+        step = self._make_step(plan, self._target, self._drafter, self.state)
         kept = [tensor.clone() for tensor in self._mutable()]
         seen: list[Packing] = []
         with self._aside():

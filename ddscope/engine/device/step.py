@@ -121,7 +121,11 @@ class Step:
         ids = state.block[:, : plan.depths + 1]
         positions = state.base[:, None] + self._offsets[: plan.depths + 1]
         hidden = self.drafter.draft(ids, Rows(positions, state.base, self._block_bits, self._block_counts))
-        return topk_logprobs(F.linear(hidden, self._head), plan.topk)
+        return topk_logprobs(self.draft_logits(hidden), plan.topk)
+
+    def draft_logits(self, hidden: Tensor) -> Tensor:
+        """[R, D, V] from the drafter's hidden states [R, D, hidden]."""
+        return F.linear(hidden, self._head)
 
     def _build(self, marginals: MarginalsBatch | None) -> TreeBatch:
         trees, plan, state = self._trees, self.plan, self.state
