@@ -207,20 +207,21 @@ def marginals(bench: Bench, requests: int) -> tuple[Tensor, Tensor]:
 
 def build(bench: Bench) -> None:
     """Trees with positions and bits, with the dense mask, and the heap of the host."""
-    budgets = (16, 64, 256) if bench.quick else (16, 32, 64, 128, 256, 512, 1024)
+    budgets = (16, 64, 256, 512, 1024) if bench.quick else (16, 32, 64, 128, 256, 512, 1024)
     for requests in (1, 32) if bench.quick else (1, 8, 32):
         logprobs, ids = marginals(bench, requests)
         base = torch.zeros(requests, dtype=torch.int64, device=bench.device)
         for budget in budgets:
             shape = f"R {requests}, B {budget}"
-            for variant, mask in (("ours, bits", None), ("ours, bits and bool mask", torch.bool)):
+            ways = [(False, None)] if bench.quick and budget > 256 else [(False, None), (False, torch.bool)]
+            ways += [(True, None)] if budget > 32 else []
+            for merge, mask in ways:
                 out = batched.empty_trees(requests, budget, bench.device, mask)
-                bench.add(
-                    "build_tree",
-                    shape,
-                    variant,
-                    lambda b=budget, o=out, p=logprobs, i=ids, at=base: batched.build_tree(p, i, b, base=at, out=o),
+                call = partial(batched.build_tree, logprobs, ids, budget, base=base, out=out, merge=merge)
+                variant = (
+                    f"ours, {'by merges' if merge else 'by pointers'}, {'bits' if mask is None else 'bool mask too'}"
                 )
+                bench.add("build_tree", shape, variant, call)
 
             def heap(p: Tensor = logprobs, i: Tensor = ids, b: int = budget) -> None:
                 for one, these in zip(p.cpu(), i.cpu(), strict=True):

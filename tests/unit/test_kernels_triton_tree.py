@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ddscope_kernels.batched import build_tree, empty_trees, unpack_bits
+from ddscope_kernels.batched.tree import MERGE_ABOVE
 from tests.unit.triton_support import CUDA, DEVICES, assert_same, examples, poison, reference, run, shapes
 
 INF, NAN = math.inf, math.nan
@@ -19,6 +20,7 @@ SHAPES = shapes(
 )
 MASKS = st.sampled_from([torch.bool] if CUDA else [torch.bool, torch.float32])
 KINDS = st.sampled_from(["plain", "ties", "certain", "holes"])
+MERGE = st.booleans()  # both ways of growing, whatever the budget
 
 
 def marginals(shape: tuple[int, ...], kind: str, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -40,18 +42,20 @@ def marginals(shape: tuple[int, ...], kind: str, seed: int) -> tuple[torch.Tenso
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@given(shape=SHAPES, kind=KINDS, seed=st.integers(0, 2**30))
-@example(shape=(2, 3, 2, 33), kind="ties", seed=1)  # more room than candidates, two words of bits
-@examples(12, 12)
-def test_a_batch_is_what_the_reference_builds_for_each_request(device, shape, kind, seed) -> None:
+@given(shape=SHAPES, kind=KINDS, seed=st.integers(0, 2**30), merge=MERGE)
+@example(shape=(2, 3, 2, 33), kind="ties", seed=1, merge=False)  # more room than candidates, two words of bits
+@example(shape=(2, 3, 2, 33), kind="ties", seed=1, merge=True)
+@examples(16, 16)
+def test_a_batch_is_what_the_reference_builds_for_each_request(device, shape, kind, seed, merge) -> None:
     logprobs, ids = marginals(shape, kind, seed)
-    assert_same(run(device, build_tree, logprobs, ids, shape[3]), reference(build_tree, logprobs, ids, shape[3]))
+    mine = run(device, build_tree, logprobs, ids, shape[3], merge=merge)
+    assert_same(mine, reference(build_tree, logprobs, ids, shape[3]))
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@given(shape=SHAPES, kind=KINDS, seed=st.integers(0, 2**30), mask=MASKS)
-@examples(8, 8)
-def test_ragged_requests_fill_poisoned_buffers_wholly(device, shape, kind, seed, mask) -> None:
+@given(shape=SHAPES, kind=KINDS, seed=st.integers(0, 2**30), mask=MASKS, merge=MERGE)
+@examples(12, 12)
+def test_ragged_requests_fill_poisoned_buffers_wholly(device, shape, kind, seed, mask, merge) -> None:
     random = torch.Generator().manual_seed(seed)
     requests, depths, _, budget = shape
     options = {
@@ -63,18 +67,31 @@ def test_ragged_requests_fill_poisoned_buffers_wholly(device, shape, kind, seed,
     logprobs, ids = marginals(shape, kind, seed)
     buffers = poison(empty_trees(requests, budget, torch.device("cpu"), mask))
     assert_same(
-        run(device, build_tree, logprobs, ids, budget, out=buffers, **options),
+        run(device, build_tree, logprobs, ids, budget, out=buffers, merge=merge, **options),
         reference(build_tree, logprobs, ids, budget, mask=mask, **options),
     )
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_large_budget_over_equal_candidates_keeps_the_total_order(device) -> None:
+@pytest.mark.parametrize("merge", [False, True])
+@pytest.mark.parametrize("value", [-1.0, 0.0])
+def test_a_large_budget_over_equal_candidates_keeps_the_total_order(device, merge, value) -> None:
     # All scores of a depth are equal: the order is decided by depth, rank and parent alone.
     shape = (1, 4, 24, 1024 if CUDA else 90)
-    logprobs = torch.full(shape[:3], -1.0)
+    logprobs = torch.full(shape[:3], value)
     ids = torch.arange(24).expand(1, 4, 24)
-    assert_same(run(device, build_tree, logprobs, ids, shape[3]), reference(build_tree, logprobs, ids, shape[3]))
+    mine = run(device, build_tree, logprobs, ids, shape[3], merge=merge)
+    assert_same(mine, reference(build_tree, logprobs, ids, shape[3]))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", ["plain", "ties"])
+def test_budgets_above_the_pointers_are_grown_by_merges(device, kind) -> None:
+    budget = MERGE_ABOVE + 44
+    logprobs, ids = marginals((1, 6, 64, budget), kind, 4)
+    mine = run(device, build_tree, logprobs, ids, budget)
+    assert_same(mine, reference(build_tree, logprobs, ids, budget))
+    assert_same(mine, run(device, build_tree, logprobs, ids, budget, merge=True))
 
 
 @pytest.mark.parametrize("device", DEVICES)

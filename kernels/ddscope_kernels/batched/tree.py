@@ -10,6 +10,9 @@ from torch import Tensor
 from ddscope_kernels import tree as single
 from ddscope_kernels.batched.backend import use_triton
 
+MERGE_ABOVE = 256
+"""Larger budgets are grown depth by depth on a device."""
+
 
 @dataclass(frozen=True, slots=True)
 class TreeBatch:
@@ -76,6 +79,7 @@ def build_tree(
     min_scores: Tensor | None = None,
     mask: torch.dtype | None = None,
     out: TreeBatch | None = None,
+    merge: bool | None = None,
 ) -> TreeBatch:
     """Best-first draft trees of a batch from independent marginals: `ddscope_kernels.build_tree` for every request.
 
@@ -88,12 +92,14 @@ def build_tree(
     min_scores: [R] float64 nats: nodes whose path is less likely are left out.
     mask:       also the dense mask in this dtype: torch.bool, or a float dtype for 0 and -inf.
     out:        buffers to fill, of `empty_trees` with the same sizes; its mask counts, not `mask`.
+    merge:      on a CUDA device, grow depth by depth (True) or node by node (False); None: whichever is faster for the
+                budget. The trees are the same.
     Order of nodes: score down, depth up, rank up, parent up, scores summed in float64 from the root.
     On a CUDA device one launch of one program a request, no wait for the host. Equal inputs give equal trees there and
     on a CPU.
     Raises ValueError when shapes disagree, budget < 0, or budget and D are too large for the packed order
     (D ≤ 2046 at a budget of 1024, 126 at 4096).
-    Source: DDTree (arXiv 2604.12989), section 3; pending-child pointers instead of its heap.
+    Source: DDTree (arXiv 2604.12989), section 3; pending-child pointers, or merges of sorted lists, not its heap.
     """
     if logprobs.ndim != 3 or logprobs.shape != ids.shape:
         raise ValueError(f"log-probabilities {list(logprobs.shape)} and ids {list(ids.shape)} are not both [R, D, k]")
@@ -115,7 +121,9 @@ def build_tree(
     elif use_triton(logprobs):
         from ddscope_kernels.jit import tree
 
-        tree.launch(logprobs, ids, base, budgets, lengths, min_scores, out)
+        tree.launch(
+            logprobs, ids, base, budgets, lengths, min_scores, out, budget > MERGE_ABOVE if merge is None else merge
+        )
     else:
         _reference(logprobs, ids, base, budgets, lengths, min_scores, out)
     return out

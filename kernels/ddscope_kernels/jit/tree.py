@@ -1,8 +1,4 @@
-"""Best-first trees, one program a request: a pointer to the next unborn child of every node instead of a heap.
-
-Every round takes the best of those children under the total order (score down, depth up, rank up, parent up) by three
-32-bit reductions: the two halves of the float64 score, then depth, rank and parent packed into one integer.
-"""
+"""Best-first trees, one program a request: candidates are cleaned, one of two growths runs, the tree is written."""
 
 from __future__ import annotations
 
@@ -13,11 +9,9 @@ from torch import Tensor
 
 from ddscope_kernels.batched.backend import power_of_two
 from ddscope_kernels.batched.tree import TreeBatch
+from ddscope_kernels.jit import tree_merge, tree_pointers
 
-_LEAST32 = tl.constexpr(-(2**31))
-_MOST32 = tl.constexpr(2**31 - 1)
-_LEAST64 = tl.constexpr(-(2**63))
-_MOST64 = tl.constexpr(2**63 - 1)
+_merge_grow, _pointers_grow = tree_merge.grow, tree_pointers.grow
 
 
 @triton.jit
@@ -45,83 +39,62 @@ def _drop_unusable(lp_ptr, ids_ptr, clean_ptr, clean_ids_ptr, request, length, D
 
 
 @triton.jit
-def _choose(clean_ptr, order_ptr, scores_ptr, request, length, limit, least, D: tl.constexpr, KEPT: tl.constexpr,
-            B: tl.constexpr, B2: tl.constexpr, BITS: tl.constexpr):  # fmt: skip
-    """Grow one tree; store depth, rank and parent of each node packed, and its score; return how many there are."""
-    node = tl.arange(0, B2)
-    start = tl.load(clean_ptr + request * D * KEPT, mask=length > 0, other=float("-inf")).to(tl.float64)
-    score = tl.where(node == 0, 0.0, float("-inf")).to(tl.float64)
-    # What the next child of each node would score, as an integer that is ordered as the score is; _LEAST64: no child.
-    first = score + start
-    raw = first.to(tl.int64, bitcast=True)
-    pending = tl.where(first > float("-inf"), raw ^ ((raw >> 63) & _MOST64), _LEAST64)
-    tie = tl.full((B2,), 1 << (2 * BITS), tl.int32)
-    count = limit * 0
-    more = limit > 0
-    while more:
-        high = (pending >> 32).to(tl.int32)
-        low = (pending & 0xFFFFFFFF).to(tl.int32) ^ _LEAST32  # unsigned order
-        best_high = tl.max(high, axis=0)
-        best_low = tl.max(tl.where(high == best_high, low, _LEAST32), axis=0)
-        winner = tl.min(tl.where((high == best_high) & (low == best_low), tie, _MOST32), axis=0)
-        key = (best_high.to(tl.int64) << 32) | ((best_low ^ _LEAST32).to(tl.int64) & 0xFFFFFFFF)
-        value = (key ^ ((key >> 63) & _MOST64)).to(tl.float64, bitcast=True)
-        more = (best_high > _LEAST32) & (value >= least)
-
-        parent = winner & ((1 << BITS) - 1)
-        rank = (winner >> BITS) & ((1 << BITS) - 1)
-        depth = winner >> (2 * BITS)
-        here = clean_ptr + (request * D + depth) * KEPT
-        sibling = tl.load(here - KEPT + rank + 1, mask=more & (rank + 1 < KEPT), other=float("-inf"))
-        child = tl.load(here, mask=more & (depth < length), other=float("-inf"))
-        tl.store(order_ptr + request * B + count, winner, mask=more)
-        tl.store(scores_ptr + request * (B + 1) + count + 1, value, mask=more)
-        count += more.to(tl.int32)
-
-        born = node == tl.where(more, count, -1)
-        touched = born | (node == tl.where(more, parent, -1))
-        score = tl.where(born, value, score)
-        gain = tl.where(born, child, sibling)
-        raw = (score + gain.to(tl.float64)).to(tl.int64, bitcast=True)
-        raw = tl.where(gain > float("-inf"), raw ^ ((raw >> 63) & _MOST64), _LEAST64)
-        pending = tl.where(touched, raw, pending)
-        tie = tl.where(touched, tl.where(born, ((depth + 1) << (2 * BITS)) | count, winner + (1 << BITS)), tie)
-        more = more & (count < limit)
-    return count
+def _clear(bits_ptr, mask_ptr, request, B: tl.constexpr, WORDS: tl.constexpr, FILL: tl.constexpr,
+           MASK: tl.constexpr):  # fmt: skip
+    """No node sees any. MASK: 0 no dense mask, 1 bool, 2 additive."""
+    for first in range(0, (B + 1) * WORDS, FILL):
+        cell = first + tl.arange(0, FILL)
+        tl.store(bits_ptr + request * (B + 1) * WORDS + cell, tl.zeros((FILL,), tl.int32),
+                 mask=cell < (B + 1) * WORDS)  # fmt: skip
+    if MASK > 0:
+        for first in range(0, (B + 1) * (B + 1), FILL):
+            cell = first + tl.arange(0, FILL)
+            nothing = tl.full((FILL,), 0.0 if MASK == 1 else float("-inf"), tl.float32)
+            tl.store(mask_ptr + request.to(tl.int64) * (B + 1) * (B + 1) + cell,
+                     nothing.to(mask_ptr.dtype.element_ty), mask=cell < (B + 1) * (B + 1))  # fmt: skip
 
 
 @triton.jit
-def _store_ancestors(parents_ptr, bits_ptr, mask_ptr, request, count, D: tl.constexpr, B: tl.constexpr,
-                     WORDS: tl.constexpr, WORDS2: tl.constexpr, CHUNK: tl.constexpr,
-                     MASK: tl.constexpr):  # fmt: skip
-    """Rows of the ancestor closure: climb from every node at once. MASK: 0 no dense mask, 1 bool, 2 additive."""
-    word = tl.arange(0, WORDS2)[None, :]
-    for first in range(0, B + 1, CHUNK):
-        row = first + tl.arange(0, CHUNK)
-        real = row <= count
-        there = row <= B
-        at = row
-        bits = tl.where(word == (at >> 5)[:, None], (1 << (at & 31))[:, None], 0)
-        dense = mask_ptr + (request * (B + 1) + row.to(tl.int64)) * (B + 1)
+def _store_ancestors(parents_ptr, bits_ptr, mask_ptr, request, count, deepest, B: tl.constexpr, B2: tl.constexpr,
+                     WORDS: tl.constexpr, MASK: tl.constexpr):  # fmt: skip
+    """Rows of the ancestor closure over cleared buffers: climb from every node at once.
+
+    Numbers only fall on the way up, so that a word of bits is complete, and is stored, when the next one begins.
+    """
+    node = tl.arange(0, B2) + 1
+    real, there = node <= count, node <= B
+    row = bits_ptr + (request * (B + 1) + node) * WORDS
+    dense = mask_ptr + (request * (B + 1) + node.to(tl.int64)) * (B + 1)
+    at = node
+    word = at >> 5
+    bits = tl.full((B2,), 1, tl.int32) << (at & 31)
+    one = tl.full((B2,), 2 - MASK, tl.float32).to(mask_ptr.dtype.element_ty)
+    tl.store(bits_ptr + request * (B + 1) * WORDS, request * 0 + 1)
+    if MASK > 0:
+        tl.store(dense + at, one, mask=there)
+        tl.store(mask_ptr + request.to(tl.int64) * (B + 1) * (B + 1),
+                 (request * 0 + 2 - MASK).to(mask_ptr.dtype.element_ty))  # fmt: skip
+    step = deepest
+    while step > 0:
+        at = tl.load(parents_ptr + request * B + at - 1, mask=real & (at > 0), other=0)
         if MASK > 0:
-            one = tl.full((CHUNK,), 2 - MASK, tl.float32).to(mask_ptr.dtype.element_ty)
-            tl.store(dense + at, one, mask=there)
-        for _ in range(D):
-            at = tl.load(parents_ptr + request * B + at - 1, mask=real & (at > 0), other=0)
-            seen = tl.where(word == (at >> 5)[:, None], (1 << (at & 31))[:, None], 0)
-            bits = tl.where(real[:, None], bits | seen, bits)
-            if MASK > 0:
-                tl.store(dense + at, one, mask=real)
-        tl.store(bits_ptr + (request * (B + 1) + row)[:, None] * WORDS + word, bits,
-                 mask=there[:, None] & (word < WORDS))  # fmt: skip
+            tl.store(dense + at, one, mask=real)
+        full = real & ((at >> 5) != word)
+        tl.store(row + word, bits, mask=full)
+        seen = tl.full((B2,), 1, tl.int32) << (at & 31)
+        bits = tl.where(full, seen, tl.where(real, bits | seen, bits))
+        word = tl.where(real, at >> 5, word)
+        step -= 1
+    tl.store(row + word, bits, mask=there)
 
 
 @triton.jit
 def _build(lp_ptr, ids_ptr, base_ptr, budgets_ptr, lengths_ptr, least_ptr, clean_ptr, clean_ids_ptr, order_ptr,
-           tokens_ptr, parents_ptr, ranks_ptr, out_lp_ptr, depths_ptr, scores_ptr, positions_ptr, bits_ptr, mask_ptr,
-           counts_ptr, dropped_ptr, D: tl.constexpr, K: tl.constexpr, KEPT: tl.constexpr, B: tl.constexpr,
-           ROWS: tl.constexpr, K2: tl.constexpr, B2: tl.constexpr, BITS: tl.constexpr, WORDS: tl.constexpr,
-           WORDS2: tl.constexpr, CHUNK: tl.constexpr, FILL: tl.constexpr, MASK: tl.constexpr, HAS_BASE: tl.constexpr,
+           lists_ptr, held_ptr, packs_ptr, ends_ptr, places_ptr, tokens_ptr, parents_ptr, ranks_ptr, out_lp_ptr,
+           depths_ptr, scores_ptr, positions_ptr, bits_ptr, mask_ptr, counts_ptr, dropped_ptr, D: tl.constexpr,
+           K: tl.constexpr, KEPT: tl.constexpr, B: tl.constexpr, ROWS: tl.constexpr, K2: tl.constexpr,
+           KEPT2: tl.constexpr, B2: tl.constexpr, BITS: tl.constexpr, WORDS: tl.constexpr, PROBES: tl.constexpr,
+           FILL: tl.constexpr, MASK: tl.constexpr, MERGE: tl.constexpr, HAS_BASE: tl.constexpr,
            HAS_BUDGETS: tl.constexpr, HAS_LENGTHS: tl.constexpr, HAS_LEAST: tl.constexpr):  # fmt: skip
     """One request a program."""
     request = tl.program_id(0)
@@ -136,14 +109,14 @@ def _build(lp_ptr, ids_ptr, base_ptr, budgets_ptr, lengths_ptr, least_ptr, clean
         least = tl.load(least_ptr + request)
     dropped = _drop_unusable(lp_ptr, ids_ptr, clean_ptr, clean_ids_ptr, request, length, D, K, KEPT, ROWS, K2)
     tl.store(dropped_ptr + request, dropped)
-    if MASK > 0:
-        for first in range(0, (B + 1) * (B + 1), FILL):
-            cell = first + tl.arange(0, FILL)
-            nothing = tl.full((FILL,), 0.0 if MASK == 1 else float("-inf"), tl.float32)
-            tl.store(mask_ptr + request.to(tl.int64) * (B + 1) * (B + 1) + cell,
-                     nothing.to(mask_ptr.dtype.element_ty), mask=cell < (B + 1) * (B + 1))  # fmt: skip
+    _clear(bits_ptr, mask_ptr, request, B, WORDS, FILL, MASK)
     tl.debug_barrier()  # other threads' stores are read from here on
-    count = _choose(clean_ptr, order_ptr, scores_ptr, request, length, limit, least, D, KEPT, B, B2, BITS)
+    if MERGE:
+        count = _merge_grow(clean_ptr, order_ptr, scores_ptr, lists_ptr, held_ptr, packs_ptr, ends_ptr, places_ptr,
+                            request, length, limit, least, D, KEPT, B, B2, KEPT2, BITS, PROBES)  # fmt: skip
+    else:
+        count = _pointers_grow(clean_ptr, order_ptr, scores_ptr, request, length, limit, least, D, KEPT, B, B2,
+                               BITS)  # fmt: skip
     tl.store(counts_ptr + request, count)
     tl.debug_barrier()
 
@@ -170,7 +143,7 @@ def _build(lp_ptr, ids_ptr, base_ptr, budgets_ptr, lengths_ptr, least_ptr, clean
     tl.store(scores_ptr + request * (B + 1), (request * 0).to(tl.float64))
     tl.store(positions_ptr + request * (B + 1), base)
     tl.debug_barrier()
-    _store_ancestors(parents_ptr, bits_ptr, mask_ptr, request, count, D, B, WORDS, WORDS2, CHUNK, MASK)
+    _store_ancestors(parents_ptr, bits_ptr, mask_ptr, request, count, tl.max(depth, axis=0), B, B2, WORDS, MASK)
 
 
 def launch(
@@ -181,8 +154,13 @@ def launch(
     lengths: Tensor | None,
     min_scores: Tensor | None,
     out: TreeBatch,
+    merge: bool,
+    warps: int | None = None,
 ) -> None:
-    """Fill `out`; arguments as of `batched.build_tree`, checked, with R, D, k and budget > 0."""
+    """Fill `out`; arguments as of `batched.build_tree`, checked, with R, D, k and budget > 0.
+
+    merge: grow depth by depth, not node by node. warps: of a program; by the sizes where it is None.
+    """
     requests, depths, k = logprobs.shape
     budget = out.tokens.shape[1]
     kept = min(k, budget)
@@ -197,21 +175,33 @@ def launch(
     clean = torch.empty(requests, depths, kept, dtype=torch.float32, device=device)
     clean_ids = torch.empty(requests, depths, kept, dtype=ids.dtype, device=device)
     order = torch.empty(requests, budget, dtype=torch.int32, device=device)
-    k2, words = power_of_two(k), out.bits.shape[2]
-    words2 = power_of_two(words)
-    warps = 1 if budget <= 256 else 4
+    k2, kept2, words = power_of_two(k), power_of_two(kept), out.bits.shape[2]
+    scratch = _scratch(requests, depths, budget, b2, kept2, device) if merge else [order] * 5
+    if warps is None:
+        warps = max(2, min(16, b2 // 64)) if merge else 1 if budget <= 256 else 4
     mask = out.mask
     form = 0 if mask is None else 1 if mask.dtype == torch.bool else 2
     if mask is not None and form == 1:
         mask = mask.view(torch.uint8)
     _build[(requests,)](
         logprobs, ids, _or(base, ids), _or(budgets, ids), _or(lengths, ids), _or(min_scores, ids), clean, clean_ids,
-        order, out.tokens, out.parents, out.ranks, out.logprobs, out.depths, out.scores, out.positions, out.bits,
-        _or(mask, ids), out.counts, out.dropped, depths, k, kept, budget,
-        max(1, min(power_of_two(depths), 512 * warps // k2)), k2, b2, bits, words, words2,
-        min(power_of_two(budget + 1), max(32, 512 * warps // words2)), 512 * warps, form,
-        base is not None, budgets is not None, lengths is not None, min_scores is not None,
-        num_warps=warps)  # fmt: skip
+        order, *scratch, out.tokens, out.parents, out.ranks, out.logprobs, out.depths, out.scores, out.positions,
+        out.bits, _or(mask, ids), out.counts, out.dropped, depths, k, kept, budget,
+        max(1, min(power_of_two(depths), 512 * warps // k2)), k2, kept2, b2, bits, words,
+        max(2, min(16, 1024 // kept2)), 512 * warps, form, merge, base is not None, budgets is not None,
+        lengths is not None, min_scores is not None, num_warps=warps)  # fmt: skip
+
+
+def _scratch(requests: int, depths: int, budget: int, b2: int, kept2: int, device: torch.device) -> list[Tensor]:
+    """lists, held, packs, ends and places of `tree_merge.grow`."""
+    shapes = (
+        ((4, b2), torch.float64),
+        ((2, b2), torch.int64),
+        ((2, b2), torch.int32),
+        ((kept2 + 1,), torch.int32),
+        ((depths + 1, budget), torch.int32),
+    )
+    return [torch.empty(requests, *shape, dtype=dtype, device=device) for shape, dtype in shapes]
 
 
 def _or(tensor: Tensor | None, other: Tensor) -> Tensor:
