@@ -57,6 +57,7 @@ class Model:
         qkv = (self.heads + 2 * self.kv_heads) * self.head_dim
         return {
             "qkv": (qkv, self.hidden),
+            ROTATED: (qkv, self.hidden),
             "out": (self.hidden, self.heads * self.head_dim),
             "gate_up": (2 * self.mlp, self.hidden),
             "down": (self.hidden, self.mlp),
@@ -69,6 +70,8 @@ MODELS = [
     Model("8B", 4096, 32, 8, 128, 14336, 32),
 ]
 PRODUCTS = ("qkv", "out", "gate_up", "down")
+ROTATED = "rotated"
+"""The product qkv with the rotation of its rows into the cache."""
 
 
 @dataclass
@@ -135,12 +138,20 @@ class Product:
         self.x = self.bench.random(self.rows, depth)
         self.norm = self.bench.random(depth)
         self.add = self.bench.random(self.rows, columns)
+        if self.name == ROTATED:
+            self.moves = Rows(self.bench, self.model, self.rows)
 
     def ours(self, i: int) -> Tensor:
         """By the function for it."""
+        if self.name == ROTATED:
+            moves = self.moves
+            k, v = moves.caches[:, i % self.model.layers]
+            return layer.norm_qkv_into(
+                self.x, self.norm, EPS, self.weights[i], (moves.tables[0], moves.tables[1]), moves.positions, k, v,
+                moves.base, heads=self.model.heads, counts=moves.counts)  # fmt: skip
         if self.name == "qkv":
             return layer.norm_linear(self.x, self.norm, EPS, self.weights[i])
-        if self.name == "gate_up":
+        if self.name in ("gate_up", ROTATED):
             return layer.norm_gated_linear(self.x, self.norm, EPS, self.weights[i])
         return layer.linear_add(self.x, self.weights[i], self.add)
 
@@ -151,6 +162,9 @@ class Product:
         found = F.linear(F.rms_norm(self.x, self.norm.shape, self.norm, EPS), self.weights[i])
         if self.name == "qkv":
             return found
+        if self.name == ROTATED:
+            self.moves.qkv = found.view_as(self.moves.qkv)
+            return self.moves.rotate_torch(i)
         gate, up = found.chunk(2, -1)
         return F.silu(gate) * up
 
@@ -246,12 +260,18 @@ class Layers:
         self.moves = Rows(bench, model, rows)
         self.x = bench.random(rows, model.hidden)
 
-    def ours(self, i: int) -> None:
+    def ours(self, i: int, fused: bool = True) -> None:
         """One layer."""
-        w, m = self.weights[i], self.model
-        x = self.moves.x if i == 0 else self.x
-        self.moves.qkv = layer.norm_linear(x, self.norm, EPS, w["qkv"]).view(1, self.rows, -1, m.head_dim)
-        q = self.moves.rotate(i)
+        w, m, moves = self.weights[i], self.model, self.moves
+        x = moves.x if i == 0 else self.x
+        if fused:
+            k, v = moves.caches[:, i]
+            q = layer.norm_qkv_into(
+                x, self.norm, EPS, w["qkv"], (moves.tables[0], moves.tables[1]), moves.positions, k, v, moves.base,
+                heads=m.heads, counts=moves.counts)  # fmt: skip
+        else:
+            moves.qkv = layer.norm_linear(x, self.norm, EPS, w["qkv"]).view(1, self.rows, -1, m.head_dim)
+            q = moves.rotate(i)
         x = layer.linear_add(q.view(self.rows, -1), w["out"], x)
         y = layer.norm_gated_linear(x, self.norm, EPS, w["gate_up"])
         self.x = layer.linear_add(y, w["down"], x)
@@ -272,6 +292,7 @@ class Layers:
         row = partial(self.bench.row, f"{self.model.name} layer", self.rows, calls=self.count, bytes=self.bytes)
         row("torch", self.torch)
         row("ours", self.ours)
+        row("ours, rotation in a launch of its own", partial(self.ours, fused=False))
         row("ours, early", self.ours, under=forced(None, pdl=True))
         row("ours, library", self.ours, under=forced(Library()))
 
@@ -282,14 +303,14 @@ def candidates(rows: int, gated: bool) -> list[Plan]:
         few = itertools.product((2, 4, 8, 16), (512, 1024, 2048), (1, 2, 4, 8))
         return [Few(n, k, w) for n, k, w in few if 32 <= n * k // (32 * w) <= (64 if gated else 128)]
     grouped: list[Plan] = [
-        Tiles(m, n, k, groups=g, warps=g, stages=s)
-        for m, n, k, g, s in itertools.product((16, 32), (16, 32), (128, 256), (4, 8), (3, 5))
-        if k // g >= 16 and (m + n * (2 if gated else 1)) * k * 2 * s < 200_000 and m * n * g <= 8192
+        Tiles(m, n, k, groups=g, warps=g, stages=4 if k == 128 else 3)
+        for m, n, k, g in itertools.product((16, 32), (16, 32), (128, 256), (4, 8))
+        if m * n * g <= (4096 if gated else 8192)
     ]
     plain: list[Plan] = [
-        Tiles(m, n, k, groups=1, warps=4, stages=s)
-        for m, n, k, s in itertools.product((16, 32, 64, 128), (16, 32, 64), (64, 128), (3, 5))
-        if (m + n * (2 if gated else 1)) * k * 2 * s < 200_000 and m < 2 * rows and m * n >= 512
+        Tiles(m, n, k, groups=1, warps=4, stages=4)
+        for m, n, k in itertools.product((16, 32, 64, 128), (16, 32, 64), (64, 128))
+        if (m + n * (2 if gated else 1)) * k * 8 < 200_000
     ]
     return [plan for plan in grouped + plain if plan.block_m < 2 * rows]
 
@@ -310,14 +331,14 @@ def tune(bench: Bench, model: Model, names: list[str], all_rows: list[int]) -> N
     """Every product with every candidate, the best of them first."""
     jobs = []
     for name, rows in itertools.product(names, all_rows):
-        plans = candidates(rows, name == "gate_up")
+        plans = candidates(rows, name in ("gate_up", ROTATED))
         jobs += [(model, name, rows, plans[i::4]) for i in range(4)]
     with multiprocessing.get_context("spawn").Pool(14) as pool:
         pool.map(warm, jobs, chunksize=1)
     for name, rows in itertools.product(names, all_rows):
         product = Product(bench, model, name, rows)
         found = []
-        for plan in candidates(rows, name == "gate_up"):
+        for plan in candidates(rows, name in ("gate_up", ROTATED)):
             try:
                 with forced(plan):
                     found.append((bench.us(product.ours, product.calls), str(plan)))
@@ -332,9 +353,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="the smallest model at two sizes")
     parser.add_argument("--tune", action="store_true", help="a grid of tiles for every product")
-    parser.add_argument(
-        "--only", nargs="*", default=[*PRODUCTS, "rows", "layer"], help="qkv out gate_up down rows layer"
-    )
+    parser.add_argument("--only", nargs="*", default=[*PRODUCTS, ROTATED, "rows", "layer"], help="qkv rotated …")
     parser.add_argument("--rows", nargs="*", type=int, help="M")
     parser.add_argument("--models", nargs="*", default=[model.name for model in MODELS])
     given = parser.parse_args()
@@ -349,10 +368,10 @@ def main() -> int:
             continue
         sizes = given.rows or ([1, 33] if given.quick else [1, 16, 33, 65, 129] if model is MODELS[0] else [1, 65])
         if given.tune:
-            tune(bench, model, [name for name in PRODUCTS if name in given.only], sizes)
+            tune(bench, model, [name for name in (*PRODUCTS, ROTATED) if name in given.only], sizes)
             continue
         for rows in sizes:
-            for name in PRODUCTS:
+            for name in (*PRODUCTS, ROTATED):
                 if name in given.only:
                     Product(bench, model, name, rows).measure()
             if "rows" in given.only:

@@ -150,7 +150,7 @@ def test_other_dtypes_and_empty_ones_go_to_torch(device, dtype) -> None:
 def test_one_row_and_a_few_have_their_own_kernel_and_large_products_are_the_librarys() -> None:
     assert isinstance(plan(1, 960, 576, torch.bfloat16), Few)
     assert isinstance(plan(33, 960, 576, torch.bfloat16), Tiles)
-    assert isinstance(plan(65, 14336, 4096, torch.bfloat16, gated=True), Library)
+    assert isinstance(plan(65, 14336, 4096, torch.bfloat16, pairs=True), Library)
     assert isinstance(plan(8224, 576, 576, torch.bfloat16), Library)
     with forced(Library()):
         assert isinstance(plan(1, 960, 576, torch.bfloat16), Library)

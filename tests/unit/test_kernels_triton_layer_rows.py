@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ddscope_kernels.batched import layer
+from ddscope_kernels.batched.layer_plan import Few, Library, Tiles, forced
 from tests.unit.triton_support import CUDA, DEVICES, examples, reference, run, run_in_place, shapes
 
 EPS = 1e-5
@@ -100,6 +101,57 @@ def test_queries_and_caches_are_what_float64_makes_them(device, shape, dtype, no
         max(0, min(nodes if counts is None else int(counts[r]) + 1, capacity - int(base[r]))) for r in range(requests)
     )
     assert int(after.isfinite().sum()) == written * 2 * kv_heads * width
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@given(
+    shape=SHAPES,
+    dtype=DTYPES,
+    how=st.sampled_from([None, Few(4, 32), Tiles(16, 16, 32), Tiles(32, 16, 64, groups=4), Library()]),
+    options=st.tuples(st.booleans(), st.booleans(), st.booleans()),
+    seed=st.integers(0, 2**30),
+)
+@examples(30, 12)
+def test_the_product_before_it_may_be_in_the_same_launch(device, shape, dtype, how, options, seed) -> None:
+    requests, nodes, group, kv_heads, half = shape
+    normed, counted, biased = options
+    if isinstance(how, Few) and requests * nodes > 4:
+        requests, nodes = 1, nodes % 4 + 1
+    if CUDA and dtype == torch.float32:
+        how = None  # a compiler takes long over large tiles without a tensor core
+    width, heads, hidden = 2 * half, group * kv_heads, 40
+    random = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int, scale: float = 1.0) -> Tensor:
+        return (torch.randn(shape, generator=random) * scale).to(dtype)
+
+    x, norm = normal(requests * nodes, hidden, scale=3.0), 1 + normal(hidden, scale=0.2)
+    weight = normal((heads + 2 * kv_heads) * width, hidden, scale=hidden**-0.5)
+    bias = normal(len(weight)) if biased else None
+    weights = 1 + normal(heads + kv_heads, width, scale=0.2) if normed else None
+    table = tables(50, width, random)
+    positions = torch.randint(-3, 53, (requests, nodes), generator=random)
+    base = torch.randint(0, 8, (requests,), generator=random, dtype=torch.int32)
+    counts = torch.randint(0, nodes, (requests,), generator=random, dtype=torch.int32) if counted else None
+
+    def call(data: Tensor, x: Tensor, norm: Tensor, weight: Tensor, bias: Tensor | None, weights: Tensor | None,
+             table, positions, base, counts) -> Tensor:  # fmt: skip
+        return layer.norm_qkv_into(
+            x, norm, EPS, weight, table, positions, *cache_views(data), base, heads=heads, bias=bias, qk_norm=weights,
+            counts=counts)  # fmt: skip
+
+    data = strided(requests, kv_heads, nodes + 4, width, dtype)
+    exact_data, others = data.double(), (table, positions, base, counts)
+    wide = [None if value is None else value.double() for value in (x, norm, weight, bias, weights)]
+    exact = reference(call, exact_data, *wide, *others)
+    with forced(how):
+        mine = run(device, call, data.clone(), x, norm, weight, bias, weights, *others)
+        after = run_in_place(device, call, data, x, norm, weight, bias, weights, *others)
+    tolerance = TOLERANCE[dtype]
+    for r in range(requests):
+        real = slice(0, nodes if counts is None else int(counts[r]) + 1)
+        torch.testing.assert_close(mine[r, real].double(), exact[r, real], atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(after.double(), exact_data, atol=tolerance, rtol=tolerance, equal_nan=True)
 
 
 @pytest.mark.parametrize("device", DEVICES)

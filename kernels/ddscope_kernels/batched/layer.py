@@ -11,9 +11,18 @@ from torch import Tensor
 
 from ddscope_kernels.batched import layer_plan
 from ddscope_kernels.batched.backend import use_triton
-from ddscope_kernels.batched.layer_rows import context_into, gather_rows, rotate_into
+from ddscope_kernels.batched.layer_rows import check_rotation, context_into, gather_rows, rotate_into
 
-__all__ = ["context_into", "gather_rows", "linear_add", "norm_gated_linear", "norm_linear", "rms_norm", "rotate_into"]
+__all__ = [
+    "context_into",
+    "gather_rows",
+    "linear_add",
+    "norm_gated_linear",
+    "norm_linear",
+    "norm_qkv_into",
+    "rms_norm",
+    "rotate_into",
+]
 
 
 def norm_linear(x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -48,10 +57,55 @@ def norm_gated_linear(x: Tensor, norm: Tensor, eps: float, gate_up: Tensor, bias
     from ddscope_kernels.jit import layer
 
     pdl = layer_plan.pdl()
-    how = layer_plan.plan(x.shape[0], gate_up.shape[0] // 2, gate_up.shape[1], x.dtype, gated=True)
+    how = layer_plan.plan(x.shape[0], gate_up.shape[0] // 2, gate_up.shape[1], x.dtype, pairs=True)
     if isinstance(how, layer_plan.Library):
         return layer.gate(F.linear(layer.norm(x, norm, eps, pdl), gate_up, bias), pdl)
     return layer.product(x, gate_up, bias, how, norm=norm, eps=eps, gated=True, pdl=pdl)
+
+
+def norm_qkv_into(
+    x: Tensor,
+    norm: Tensor,
+    eps: float,
+    weight: Tensor,
+    tables: tuple[Tensor, Tensor],
+    positions: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    base: Tensor,
+    *,
+    heads: int,
+    bias: Tensor | None = None,
+    qk_norm: Tensor | None = None,
+    counts: Tensor | None = None,
+) -> Tensor:
+    """[R, N, Hq, d] rotated queries: `norm_linear` and then `rotate_into`, in one launch where the rows are few.
+
+    x: [R · N, H]; weight: [(Hq + 2 Hkv) · d, H] of queries, K and V; bias: [(Hq + 2 Hkv) · d] or None. The rest as of
+    `rotate_into`; eps is that of all norms. With qk_norm it takes two launches, since a head's norm needs all its sums.
+    In one launch sums are not rounded to the dtype of x before they are rotated.
+    Raises ValueError when shapes or dtypes disagree.
+    """
+    _check(x, weight, bias, norm)
+    width = k_cache.shape[-1]
+    if positions.ndim != 2 or positions.numel() != x.shape[0] or weight.shape[0] % width:
+        raise ValueError(
+            f"positions {list(positions.shape)} and weight {list(weight.shape)} do not fit {list(x.shape)}"
+        )
+    qkv_shape = (*positions.shape, weight.shape[0] // width, width)
+    check_rotation(qkv_shape, x.dtype, tables, positions, k_cache, v_cache, base, heads, qk_norm)
+    how: layer_plan.Plan = layer_plan.Library()
+    if _takes(x, weight) and qk_norm is None and k_cache.stride(3) == v_cache.stride(3) == 1:
+        how = layer_plan.plan(x.shape[0], weight.shape[0] // 2, weight.shape[1], x.dtype, pairs=True)
+    if isinstance(how, layer_plan.Library):
+        qkv = norm_linear(x, norm, eps, weight, bias).view(qkv_shape)
+        return rotate_into(
+            qkv, tables, positions, k_cache, v_cache, base, heads=heads, qk_norm=qk_norm, eps=eps, counts=counts
+        )
+    from ddscope_kernels.jit import layer
+
+    into = layer.Into(tables, positions, k_cache, v_cache, base, counts, heads)
+    return layer.product(x, weight, bias, how, norm=norm, eps=eps, into=into, pdl=layer_plan.pdl())
 
 
 def linear_add(y: Tensor, weight: Tensor, x: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -49,16 +49,16 @@ _forced: Plan | None = None
 _pdl = False
 
 
-def plan(rows: int, columns: int, depth: int, dtype: torch.dtype, gated: bool = False) -> Plan:
-    """For a product [rows, depth] @ [columns, depth]ᵀ (of twice as many columns where it is gated)."""
+def plan(rows: int, columns: int, depth: int, dtype: torch.dtype, pairs: bool = False) -> Plan:
+    """For a product [rows, depth] @ [columns, depth]ᵀ (of twice as many columns, two of which make one, for pairs)."""
     if _forced is not None:
         return _forced
     if rows <= FEW:
         wide = 512 if rows == 1 else 256
-        return Few(4 if gated or columns < 1024 else 8, min(power_of_two(depth, 16), wide * 2))
+        return Few(4 if pairs or columns < 1024 else 8, min(power_of_two(depth, 16), wide * 2))
     if dtype == torch.float32:
         return Tiles(16, 16, 32, stages=2)  # no tensor core for it: for tests of exactness, not for speed
-    if depth * columns * (2 if gated else 1) > 1 << 23 or rows > 160:
+    if depth * columns * (2 if pairs else 1) > 1 << 23 or rows > 160:
         return Library()
     if rows <= 16:
         return Tiles(16, 16, 256, groups=4, stages=3)

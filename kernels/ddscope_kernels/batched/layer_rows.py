@@ -41,18 +41,7 @@ def rotate_into(
     Norm and rotation are float32 (float64 for float64). Queries are not scaled: `tree_attention` does that.
     Nothing waits for the host on a CUDA device. Raises ValueError when shapes or dtypes disagree.
     """
-    requests, nodes, all_heads, width = qkv.shape
-    kv_heads = (all_heads - heads) // 2
-    shape = (requests, kv_heads, k_cache.shape[2] if k_cache.ndim == 4 else 0, width)
-    if kv_heads < 1 or heads < 1 or (all_heads - heads) % 2 or width % 2:
-        raise ValueError(f"qkv {list(qkv.shape)} does not hold {heads} heads and two times as many others, d even")
-    if k_cache.shape != shape or v_cache.shape != shape or k_cache.dtype != qkv.dtype or v_cache.dtype != qkv.dtype:
-        raise ValueError(f"qkv {list(qkv.shape)} {qkv.dtype} and k_cache {list(k_cache.shape)} do not fit")
-    if positions.shape != (requests, nodes) or base.shape != (requests,):
-        raise ValueError(f"positions {list(positions.shape)} and base {list(base.shape)} do not fit {list(qkv.shape)}")
-    if qk_norm is not None and qk_norm.shape != (heads + kv_heads, width):
-        raise ValueError(f"qk_norm {list(qk_norm.shape)} is not [{heads + kv_heads}, {width}]")
-    _check_tables(tables, width)
+    check_rotation(tuple(qkv.shape), qkv.dtype, tables, positions, k_cache, v_cache, base, heads, qk_norm)
     if use_triton(qkv) and qkv.numel() and qkv.dtype != torch.float64 and k_cache.stride(3) == v_cache.stride(3) == 1:
         from ddscope_kernels.jit import layer_rows
 
@@ -119,6 +108,34 @@ def gather_rows(pieces: Sequence[Tensor], path: Tensor) -> Tensor:
 
         return layer_rows.gather(pieces, path, pdl())
     return _gather_reference(pieces, path)
+
+
+def check_rotation(
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    tables: tuple[Tensor, Tensor],
+    positions: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    base: Tensor,
+    heads: int,
+    qk_norm: Tensor | None,
+) -> None:
+    """Raises ValueError when the arguments of `rotate_into` disagree with a qkv of this shape and dtype."""
+    if len(shape) != 4:
+        raise ValueError(f"qkv {list(shape)} is not [R, N, Hq + 2 Hkv, d]")
+    requests, nodes, all_heads, width = shape
+    kv_heads = (all_heads - heads) // 2
+    if kv_heads < 1 or heads < 1 or (all_heads - heads) % 2 or width % 2:
+        raise ValueError(f"qkv {list(shape)} does not hold {heads} heads and two times as many others, d even")
+    cache = (requests, kv_heads, k_cache.shape[2] if k_cache.ndim == 4 else 0, width)
+    if k_cache.shape != cache or v_cache.shape != cache or k_cache.dtype != dtype or v_cache.dtype != dtype:
+        raise ValueError(f"qkv {list(shape)} {dtype} and k_cache {list(k_cache.shape)} do not fit")
+    if positions.shape != (requests, nodes) or base.shape != (requests,):
+        raise ValueError(f"positions {list(positions.shape)} and base {list(base.shape)} do not fit {list(shape)}")
+    if qk_norm is not None and qk_norm.shape != (heads + kv_heads, width):
+        raise ValueError(f"qk_norm {list(qk_norm.shape)} is not [{heads + kv_heads}, {width}]")
+    _check_tables(tables, width)
 
 
 def _check_tables(tables: tuple[Tensor, Tensor], width: int) -> None:

@@ -6,6 +6,8 @@ loop of the product, and the scale is applied to what comes out.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import triton
 import triton.language as tl
@@ -14,99 +16,84 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ddscope_kernels.batched.backend import power_of_two
 from ddscope_kernels.batched.layer_plan import Few, Tiles
+from ddscope_kernels.jit.layer_ends import begin, finish, prepare, weight_row
 
 
 @triton.jit
-def _prefetch(ptr, row, there, WIDTH: tl.constexpr, STRIDE: tl.constexpr):
-    """Ask for rows [n] of WIDTH 16-bit weights to be brought to the second-level cache, a line of 64 weights each."""
-    LINES: tl.constexpr = (WIDTH + 63) // 64
-    LINES2: tl.constexpr = triton.next_power_of_2(LINES)
-    line = tl.minimum(tl.arange(0, LINES2), LINES - 1) * 64
-    at = ptr + tl.where(there, row, 0).to(tl.int64)[:, None] * STRIDE + line[None, :]
-    tl.inline_asm_elementwise("prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [at.to(tl.int64)], dtype=tl.int32,
-                              is_pure=False, pack=1)  # fmt: skip
-
-
-@triton.jit
-def _finish(value, second, scale, m, n, there, bias_ptr, add_ptr, out_ptr, add_stride, N: tl.constexpr,
-            NORM: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr):  # fmt: skip
-    """Scale, bias, gate, sum and store of a tile [m, n] of float32; second is the other half of a gated product."""
+def _terms(x_ptr, norm_ptr, x_stride, m, k, ROWS: tl.constexpr, K: tl.constexpr, NORM: tl.constexpr):
+    """x [m, 1, k] times the norm's weight, and its squares."""
+    x = tl.load(x_ptr + m * x_stride + k, mask=(m < ROWS) & (k < K), other=0.0).to(tl.float32)
+    squares = x * x
     if NORM:
-        value = value * scale
-    if BIAS:
-        value += tl.load(bias_ptr + n, mask=n < N, other=0.0).to(tl.float32)
-    if GATED:
-        if NORM:
-            second = second * scale
-        if BIAS:
-            second += tl.load(bias_ptr + N + n, mask=n < N, other=0.0).to(tl.float32)
-        value = value / (1.0 + tl.exp(-value)) * second
-    place = m.to(tl.int64) * N + n
-    if ADD:
-        value += tl.load(add_ptr + m.to(tl.int64) * add_stride + n, mask=there, other=0.0).to(tl.float32)
-    tl.store(out_ptr + place, value.to(out_ptr.dtype.element_ty), mask=there)
+        x = x * tl.load(norm_ptr + k, mask=k < K, other=0.0).to(tl.float32)
+    return x, squares
 
 
 @triton.jit
-def _few(x_ptr, norm_ptr, w_ptr, bias_ptr, add_ptr, out_ptr, eps, x_stride, add_stride, ROWS: tl.constexpr,
-         ROWS2: tl.constexpr, N: tl.constexpr, K: tl.constexpr, W_STRIDE: tl.constexpr, BLOCK_N: tl.constexpr,
-         BLOCK_K: tl.constexpr, NORM: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr,
-         PDL: tl.constexpr):  # fmt: skip
+def _few(x_ptr, norm_ptr, w_ptr, bias_ptr, add_ptr, out_ptr, rotation, eps, x_stride, add_stride, ROWS: tl.constexpr,
+         ROWS2: tl.constexpr, N: tl.constexpr, K: tl.constexpr, W_STRIDE: tl.constexpr, SECOND: tl.constexpr,
+         NODES: tl.constexpr, HQ: tl.constexpr, HKV: tl.constexpr, HALF: tl.constexpr, COUNTED: tl.constexpr,
+         BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, NORM: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr,
+         BIAS: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
     """BLOCK_N columns of all rows a program, without a tensor core: weights go from memory to where they are used."""
     m = tl.arange(0, ROWS2)[:, None, None]
-    n = (tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N))[None, :, None]
-    if PDL:
-        gdc_launch_dependents()
-        flat = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-        _prefetch(w_ptr, flat, flat < N, K, W_STRIDE)
-        if GATED:
-            _prefetch(w_ptr + N * W_STRIDE, flat, flat < N, K, W_STRIDE)
-        gdc_wait()
-    acc = tl.zeros((ROWS2, BLOCK_N, BLOCK_K), tl.float32)
-    acc_up = tl.zeros((ROWS2, BLOCK_N, BLOCK_K), tl.float32)
-    squares = tl.zeros((ROWS2, 1, BLOCK_K), tl.float32)
-    for start in range(0, K, BLOCK_K):
-        k = start + tl.arange(0, BLOCK_K)[None, None, :]
-        there = (n < N) & (k < K)
-        at = n.to(tl.int64) * W_STRIDE + k
-        w = tl.load(w_ptr + at, mask=there, other=0.0).to(tl.float32)
-        x = tl.load(x_ptr + m * x_stride + k, mask=(m < ROWS) & (k < K), other=0.0).to(tl.float32)
-        if NORM:
-            squares += x * x
-            x = x * tl.load(norm_ptr + k, mask=k < K, other=0.0).to(tl.float32)
-        acc += x * w
-        if GATED:
-            up = tl.load(w_ptr + N * W_STRIDE + at, mask=there, other=0.0).to(tl.float32)
-            acc_up += x * up
+    column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    n = column[None, :, None]
+    k = tl.arange(0, BLOCK_K)[None, None, :]
+    rows, columns = tl.arange(0, ROWS2)[:, None], column[None, :]
+    at = w_ptr + weight_row(n, HALF).to(tl.int64) * W_STRIDE + k
+    if K <= BLOCK_K:  # one step: the weights, which no kernel before this one writes, can be asked for at once
+        w = tl.load(at, mask=(n < N) & (k < K), other=0.0)
+        up = w
+        if SECOND > 0:
+            up = tl.load(at + SECOND * W_STRIDE, mask=(n < N) & (k < K), other=0.0)
+        if PDL:
+            begin(w_ptr, column, N, K, W_STRIDE, SECOND, HALF, False)
+        prepared = prepare(rows, columns, ROWS, bias_ptr, add_ptr, add_stride, rotation, N, SECOND, HALF, ADD, BIAS)
+        x, squares = _terms(x_ptr, norm_ptr, x_stride, m, k, ROWS, K, NORM)
+        acc = x * w.to(tl.float32)
+        acc_up = acc
+        if SECOND > 0:
+            acc_up = x * up.to(tl.float32)
+    else:
+        if PDL:
+            begin(w_ptr, column, N, K, W_STRIDE, SECOND, HALF, True)
+        prepared = prepare(rows, columns, ROWS, bias_ptr, add_ptr, add_stride, rotation, N, SECOND, HALF, ADD, BIAS)
+        acc = tl.zeros((ROWS2, BLOCK_N, BLOCK_K), tl.float32)
+        acc_up = tl.zeros((ROWS2, BLOCK_N, BLOCK_K), tl.float32)
+        squares = tl.zeros((ROWS2, 1, BLOCK_K), tl.float32)
+        for start in range(0, K, BLOCK_K):
+            there = (n < N) & (start + k < K)
+            x, more = _terms(x_ptr, norm_ptr, x_stride, m, start + k, ROWS, K, NORM)
+            squares += more
+            acc += x * tl.load(at + start, mask=there, other=0.0).to(tl.float32)
+            if SECOND > 0:
+                acc_up += x * tl.load(at + SECOND * W_STRIDE + start, mask=there, other=0.0).to(tl.float32)
     value = tl.sum(acc, axis=2)
-    second = value
-    scale = value
-    if GATED:
+    second, scale = value, value
+    if SECOND > 0:
         second = tl.sum(acc_up, axis=2)
     if NORM:
         scale = tl.rsqrt(tl.sum(squares, axis=2) / K + eps)
-    rows = tl.arange(0, ROWS2)[:, None]
-    columns = (tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N))[None, :]
-    _finish(value, second, scale, rows, columns, (rows < ROWS) & (columns < N), bias_ptr, add_ptr, out_ptr, add_stride,
-            N, NORM, GATED, ADD, BIAS)  # fmt: skip
+    finish(value, second, scale, prepared, rows, columns, ROWS, out_ptr, rotation, N, NODES, HQ, HKV, HALF, COUNTED,
+           NORM, GATED)  # fmt: skip
 
 
 @triton.jit
-def _tile(x_ptr, norm_ptr, w_ptr, bias_ptr, add_ptr, out_ptr, rows, eps, x_stride, add_stride, N: tl.constexpr,
-          K: tl.constexpr, W_STRIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-          STAGES: tl.constexpr, NORM: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr,
-          UPCAST: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+def _tile(x_ptr, norm_ptr, w_ptr, bias_ptr, add_ptr, out_ptr, rotation, rows, eps, x_stride, add_stride,
+          N: tl.constexpr, K: tl.constexpr, W_STRIDE: tl.constexpr, SECOND: tl.constexpr, NODES: tl.constexpr,
+          HQ: tl.constexpr, HKV: tl.constexpr, HALF: tl.constexpr, COUNTED: tl.constexpr, BLOCK_M: tl.constexpr,
+          BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr, NORM: tl.constexpr, GATED: tl.constexpr,
+          ADD: tl.constexpr, BIAS: tl.constexpr, UPCAST: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
     """BLOCK_M rows and BLOCK_N columns a program."""
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     if PDL:
-        gdc_launch_dependents()
-        _prefetch(w_ptr, n, n < N, K, W_STRIDE)
-        if GATED:
-            _prefetch(w_ptr + N * W_STRIDE, n, n < N, K, W_STRIDE)
-        gdc_wait()
+        begin(w_ptr, n, N, K, W_STRIDE, SECOND, HALF, True)
+    prepared = prepare(m[:, None], n[None, :], rows, bias_ptr, add_ptr, add_stride, rotation, N, SECOND, HALF, ADD,
+                       BIAS)  # fmt: skip
     x_row = x_ptr + m.to(tl.int64)[:, None] * x_stride
-    w_row = w_ptr + n.to(tl.int64)[None, :] * W_STRIDE
+    w_row = w_ptr + weight_row(n, HALF).to(tl.int64)[None, :] * W_STRIDE
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     acc_up = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     squares = tl.zeros((BLOCK_M, BLOCK_K), tl.float32)
@@ -122,34 +109,33 @@ def _tile(x_ptr, norm_ptr, w_ptr, bias_ptr, add_ptr, out_ptr, rows, eps, x_strid
         if UPCAST:
             x, w = x.to(tl.float32), w.to(tl.float32)
         acc = tl.dot(x, w, acc=acc, input_precision="ieee")
-        if GATED:
-            up = tl.load(w_row + N * W_STRIDE + k[:, None], mask=w_there, other=0.0)
+        if SECOND > 0:
+            up = tl.load(w_row + SECOND * W_STRIDE + k[:, None], mask=w_there, other=0.0)
             acc_up = tl.dot(x, up.to(x.dtype), acc=acc_up, input_precision="ieee")
     scale = acc
     if NORM:
         scale = tl.rsqrt(tl.sum(squares, axis=1) / K + eps)[:, None]
-    _finish(acc, acc_up, scale, m[:, None], n[None, :], (m < rows)[:, None] & (n < N)[None, :], bias_ptr, add_ptr,
-            out_ptr, add_stride, N, NORM, GATED, ADD, BIAS)  # fmt: skip
+    finish(acc, acc_up, scale, prepared, m[:, None], n[None, :], rows, out_ptr, rotation, N, NODES, HQ, HKV, HALF,
+           COUNTED, NORM, GATED)  # fmt: skip
 
 
 @triton.jit
-def _tile_by_groups(x_ptr, norm_ptr, w_ptr, bias_ptr, add_ptr, out_ptr, rows, eps, x_stride, add_stride,
-                    N: tl.constexpr, K: tl.constexpr, W_STRIDE: tl.constexpr, BLOCK_M: tl.constexpr,
-                    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUPS: tl.constexpr, STAGES: tl.constexpr,
-                    NORM: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr,
-                    UPCAST: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+def _tile_by_groups(x_ptr, norm_ptr, w_ptr, bias_ptr, add_ptr, out_ptr, rotation, rows, eps, x_stride, add_stride,
+                    N: tl.constexpr, K: tl.constexpr, W_STRIDE: tl.constexpr, SECOND: tl.constexpr,
+                    NODES: tl.constexpr, HQ: tl.constexpr, HKV: tl.constexpr, HALF: tl.constexpr,
+                    COUNTED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+                    GROUPS: tl.constexpr, STAGES: tl.constexpr, NORM: tl.constexpr, GATED: tl.constexpr,
+                    ADD: tl.constexpr, BIAS: tl.constexpr, UPCAST: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
     """As `_tile`; GROUPS of warps share the terms of each sum, which makes the chains of dependent products short."""
     PART: tl.constexpr = BLOCK_K // GROUPS
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     if PDL:
-        gdc_launch_dependents()
-        _prefetch(w_ptr, n, n < N, K, W_STRIDE)
-        if GATED:
-            _prefetch(w_ptr + N * W_STRIDE, n, n < N, K, W_STRIDE)
-        gdc_wait()
+        begin(w_ptr, n, N, K, W_STRIDE, SECOND, HALF, True)
+    prepared = prepare(m[:, None], n[None, :], rows, bias_ptr, add_ptr, add_stride, rotation, N, SECOND, HALF, ADD,
+                       BIAS)  # fmt: skip
     x_row = x_ptr + m.to(tl.int64)[None, :, None] * x_stride
-    w_row = w_ptr + n.to(tl.int64)[None, None, :] * W_STRIDE
+    w_row = w_ptr + weight_row(n, HALF).to(tl.int64)[None, None, :] * W_STRIDE
     group = tl.arange(0, GROUPS)[:, None, None] * PART
     acc = tl.zeros((GROUPS, BLOCK_M, BLOCK_N), tl.float32)
     acc_up = tl.zeros((GROUPS, BLOCK_M, BLOCK_N), tl.float32)
@@ -167,17 +153,17 @@ def _tile_by_groups(x_ptr, norm_ptr, w_ptr, bias_ptr, add_ptr, out_ptr, rows, ep
         if UPCAST:
             x, w = x.to(tl.float32), w.to(tl.float32)
         acc = tl.dot(x, w, acc=acc, input_precision="ieee")
-        if GATED:
-            up = tl.load(w_row + N * W_STRIDE + down, mask=w_there, other=0.0)
+        if SECOND > 0:
+            up = tl.load(w_row + SECOND * W_STRIDE + down, mask=w_there, other=0.0)
             acc_up = tl.dot(x, up.to(x.dtype), acc=acc_up, input_precision="ieee")
     value = tl.sum(acc, axis=0)
     second, scale = value, value
-    if GATED:
+    if SECOND > 0:
         second = tl.sum(acc_up, axis=0)
     if NORM:
         scale = tl.rsqrt(tl.sum(tl.sum(squares, axis=2), axis=0) / K + eps)[:, None]
-    _finish(value, second, scale, m[:, None], n[None, :], (m < rows)[:, None] & (n < N)[None, :], bias_ptr, add_ptr,
-            out_ptr, add_stride, N, NORM, GATED, ADD, BIAS)  # fmt: skip
+    finish(value, second, scale, prepared, m[:, None], n[None, :], rows, out_ptr, rotation, N, NODES, HQ, HKV, HALF,
+           COUNTED, NORM, GATED)  # fmt: skip
 
 
 @triton.jit
@@ -207,6 +193,33 @@ def _gate(x_ptr, out_ptr, total, N: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.c
     tl.store(out_ptr + i, (gate / (1.0 + tl.exp(-gate)) * up).to(out_ptr.dtype.element_ty), mask=i < total)
 
 
+@dataclass(frozen=True, slots=True)
+class Into:
+    """Where rotated rows go; arguments as of `batched.layer.norm_qkv_into`, checked."""
+
+    tables: tuple[Tensor, Tensor]
+    positions: Tensor
+    k_cache: Tensor
+    v_cache: Tensor
+    base: Tensor
+    counts: Tensor | None
+    heads: int
+
+    @property
+    def width(self) -> int:
+        """Of a head."""
+        return self.k_cache.shape[3]
+
+    def operands(self) -> tuple[Tensor | int, ...]:
+        """As the kernels take them, in this order."""
+        cos, sin = (table.contiguous() for table in self.tables)
+        base = self.base.contiguous()
+        counts = base if self.counts is None else self.counts.contiguous()
+        k, v = self.k_cache, self.v_cache
+        return (cos, sin, self.positions.contiguous(), k, v, base, counts, len(cos), k.shape[2], *k.stride()[:3],
+                *v.stride()[:3])  # fmt: skip
+
+
 def product(
     x: Tensor,
     weight: Tensor,
@@ -217,34 +230,53 @@ def product(
     eps: float = 0.0,
     gated: bool = False,
     add: Tensor | None = None,
+    into: Into | None = None,
     pdl: bool = False,
 ) -> Tensor:
-    """Arguments as of `batched.layer`, checked, none empty; norm, gate and add as there, by tiles of `how`."""
+    """Arguments as of `batched.layer`, checked, none empty; norm, gate and add as there, by tiles of `how`.
+
+    into: rotate what comes out and put K and V into caches; then [R, N, Hq, d], the queries, come back.
+    """
     rows, depth = x.shape
     x, weight = _flat(x), _flat(weight)
-    columns = weight.shape[0] // 2 if gated else weight.shape[0]
-    out = torch.empty(rows, columns, dtype=x.dtype, device=x.device)
+    second = 0 if into is None else into.width // 2
+    columns = weight.shape[0] // 2 if gated or into is not None else weight.shape[0]
+    shape = (rows, columns) if into is None else (*into.positions.shape, into.heads, into.width)
+    out = torch.empty(shape, dtype=x.dtype, device=x.device)
     add = None if add is None else _flat(add)
     pdl = pdl and x.is_cuda
     pointers = (x, x if norm is None else norm.contiguous(), weight, x if bias is None else bias.contiguous(),
-                x if add is None else add, out)  # fmt: skip
-    strides = x.stride(0), 0 if add is None else add.stride(0)
-    modes = {"NORM": norm is not None, "GATED": gated, "ADD": add is not None, "BIAS": bias is not None, "PDL": pdl}
-    sizes = {"N": columns, "K": depth, "W_STRIDE": weight.stride(0)}
-    launch = {"num_warps": how.warps, "launch_pdl": True} if pdl else {"num_warps": how.warps}
+                x if add is None else add, out, None if into is None else into.operands())  # fmt: skip
+    numbers = eps, x.stride(0), 0 if add is None else add.stride(0)
+    given = {
+        "N": columns,
+        "K": depth,
+        "W_STRIDE": weight.stride(0),
+        "SECOND": columns if gated else second,
+        "NODES": 1 if into is None else into.positions.shape[1],
+        "HQ": 0 if into is None else into.heads,
+        "HKV": 0 if into is None else into.k_cache.shape[1],
+        "HALF": second,
+        "COUNTED": into is not None and into.counts is not None,
+        "BLOCK_N": how.block_n,
+        "BLOCK_K": how.block_k,
+        "NORM": norm is not None,
+        "GATED": gated,
+        "ADD": add is not None,
+        "BIAS": bias is not None,
+        "PDL": pdl,
+        "num_warps": how.warps,
+        **({"launch_pdl": True} if pdl else {}),
+    }
     if isinstance(how, Few):
-        _few[(triton.cdiv(columns, how.block_n),)](
-            *pointers, eps, *strides, ROWS=rows, ROWS2=power_of_two(rows), BLOCK_N=how.block_n, BLOCK_K=how.block_k,
-            **sizes, **modes, **launch)  # fmt: skip
+        _few[(triton.cdiv(columns, how.block_n),)](*pointers, *numbers, ROWS=rows, ROWS2=power_of_two(rows), **given)
         return out
-    tiles = {"BLOCK_M": how.block_m, "BLOCK_N": how.block_n, "BLOCK_K": how.block_k, "STAGES": how.stages}
-    upcast = x.dtype == torch.bfloat16 and not x.is_cuda
+    tiles = {"BLOCK_M": how.block_m, "STAGES": how.stages, "UPCAST": x.dtype == torch.bfloat16 and not x.is_cuda}
     grid = triton.cdiv(rows, how.block_m), triton.cdiv(columns, how.block_n)
     if how.groups == 1:
-        _tile[grid](*pointers, rows, eps, *strides, UPCAST=upcast, **sizes, **tiles, **modes, **launch)
+        _tile[grid](*pointers, rows, *numbers, **tiles, **given)
     else:
-        _tile_by_groups[grid](*pointers, rows, eps, *strides, GROUPS=how.groups, UPCAST=upcast, **sizes, **tiles,
-                              **modes, **launch)  # fmt: skip
+        _tile_by_groups[grid](*pointers, rows, *numbers, GROUPS=how.groups, **tiles, **given)
     return out
 
 
