@@ -297,22 +297,28 @@ class Layers:
         row("ours, library", self.ours, under=forced(Library()))
 
 
-def candidates(rows: int, gated: bool) -> list[Plan]:
-    """Tiles worth trying for so many rows."""
+def candidates(rows: int, pairs: bool) -> list[Plan]:
+    """Tiles worth trying for so many rows; pairs: of products that need two weights for a column."""
+    weights = 2 if pairs else 1
+    found: list[Plan] = []
     if rows <= 4:
         few = itertools.product((2, 4, 8, 16), (512, 1024, 2048), (1, 2, 4, 8))
-        return [Few(n, k, w) for n, k, w in few if 32 <= n * k // (32 * w) <= (64 if gated else 128)]
-    grouped: list[Plan] = [
-        Tiles(m, n, k, groups=g, warps=g, stages=4 if k == 128 else 3)
-        for m, n, k, g in itertools.product((16, 32), (16, 32), (128, 256), (4, 8))
-        if m * n * g <= (4096 if gated else 8192)
-    ]
-    plain: list[Plan] = [
-        Tiles(m, n, k, groups=1, warps=4, stages=4)
-        for m, n, k in itertools.product((16, 32, 64, 128), (16, 32, 64), (64, 128))
-        if (m + n * (2 if gated else 1)) * k * 8 < 200_000
-    ]
-    return [plan for plan in grouped + plain if plan.block_m < 2 * rows]
+        found += [Few(n, k, w) for n, k, w in few if 32 <= n * k * rows // (32 * w) <= 128 // weights]
+    if 1 < rows <= 160:
+        grouped = itertools.product((16, 32), (16, 32), (128, 256), (4, 8))
+        found += [
+            Tiles(m, n, k, groups=g, warps=g, stages=4 if k == 128 else 3)
+            for m, n, k, g in grouped
+            if m * n * g <= 8192 // weights and m < 2 * rows
+        ]
+    if rows > 4:
+        plain = itertools.product((16, 32, 64, 128), (16, 32, 64, 128), (64, 128))
+        found += [
+            Tiles(m, n, k, warps=8 if m * n >= 128 * 64 else 4, stages=4 if k == 64 else 3)
+            for m, n, k in plain
+            if m < 2 * rows and m * n * weights <= 128 * 128 and m * n >= (256 if rows <= 160 else 2048)
+        ]
+    return found
 
 
 def warm(job: tuple[Model, str, int, list[Plan]]) -> None:

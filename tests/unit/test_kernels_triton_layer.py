@@ -171,3 +171,30 @@ def test_wrong_arguments_are_refused() -> None:
         layer.linear_add(o.y, o.weight, o.added[:2])
     with pytest.raises(ValueError, match="bfloat16"):
         layer.rms_norm(o.x, o.norm.bfloat16(), EPS)
+
+
+@pytest.mark.skipif(not CUDA, reason="no CUDA device in use")
+def test_kernels_that_start_before_the_one_before_them_ends_give_the_same() -> None:
+    torch.manual_seed(0)
+    weights = [torch.randn(576, 576, device="cuda", dtype=torch.bfloat16) / 24 for _ in range(40)]
+    gates = [torch.randn(1152, 576, device="cuda", dtype=torch.bfloat16) / 24 for _ in range(40)]
+    norm = torch.ones(576, device="cuda", dtype=torch.bfloat16)
+
+    def chain(x: Tensor) -> Tensor:
+        for weight, gate_up in zip(weights, gates, strict=True):
+            y = layer.norm_gated_linear(x, norm, EPS, gate_up)
+            x = layer.linear_add(layer.rms_norm(layer.norm_linear(y, norm, EPS, weight), norm, EPS), weight, x)
+        return x
+
+    for rows in (1, 33):
+        x = torch.randn(rows, 576, device="cuda", dtype=torch.bfloat16)
+        expected = chain(x)
+        with forced(None, pdl=True):
+            chain(x)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                mine = chain(x)
+        for _ in range(20):
+            mine.zero_()
+            graph.replay()
+            assert torch.equal(mine, expected)
