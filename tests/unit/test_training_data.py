@@ -195,7 +195,7 @@ def test_a_batch_is_a_function_of_its_number() -> None:
     rows = []
     for number in range(3):
         ids, lengths, prompts = batches.batch(number)
-        assert ids.shape == (3, 64) and prompts.tolist() == [2, 2, 2]
+        assert ids.shape == (3, 32) and prompts.tolist() == [2, 2, 2]
         rows += [row[:length] for row, length in zip(ids.tolist(), lengths.tolist(), strict=True)]
         assert not any(row[length:].any() for row, length in zip(ids, lengths.tolist(), strict=True))
     assert sorted(rows) == sorted(texts), "an epoch is every text once"

@@ -8,19 +8,50 @@ import pytest
 import torch
 
 from ddscope.engine.tokenizer import Tokenizer
+from ddscope.engine.training.block_attention import block_attention
 from ddscope.engine.training.writing import Writer, chat_frame
 from tests.unit.training_support import EOS, chat_target, load
-from tests.unit.triton_support import CUDA, SWITCH
+from tests.unit.triton_support import CUDA, DEVICES, SWITCH
 
 
 @pytest.mark.skipif(CUDA, reason="this process compiles for CUDA")
 def test_kernels_write_what_is_written_without_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that draw, rows that do not, rows that end early: the same texts, the same lengths."""
-    target = chat_target(tmp_path / "target", head_dim=16)
+    target = chat_target(tmp_path / "target", head_dim=16, num_hidden_layers=2)
     texts = []
     for switch in ("0", "1"):
         monkeypatch.setenv(SWITCH, switch)
-        writer = Writer(load(target), chat_frame(Tokenizer(target), frozenset({EOS})), 6, 5, 12, graphs=False)
-        texts.append(writer.write(torch.Generator().manual_seed(3), 1.5, torch.tensor([0.0, 0.9] * 3)))
+        writer = Writer(load(target), chat_frame(Tokenizer(target), frozenset({EOS})), 4, 4, 8, graphs=False)
+        texts.append(writer.write(torch.Generator().manual_seed(3), 1.5, torch.tensor([0.0, 0.9] * 2)))
     assert texts[0] == texts[1]
     assert len({len(text.ids) for text in texts[0]}) > 1
+
+
+@pytest.mark.parametrize(
+    ("texts", "blocks", "block", "columns", "heads", "kv_heads", "size"),
+    [(2, 3, 5, 70, 6, 2, 16), (2, 4, 16, 130, 9, 3, 64), (1, 2, 3, 20, 2, 2, 24)],
+)
+@pytest.mark.parametrize("device", DEVICES)
+def test_attention_of_blocks_and_its_gradients_are_those_of_a_dense_mask(
+    texts: int, blocks: int, block: int, columns: int, heads: int, kv_heads: int, size: int, device: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Blocks with all of the context and with none, in float32 and bfloat16, against float64."""
+    torch.manual_seed(0)
+    rows = blocks * block
+    shapes = [(rows, heads), (columns, kv_heads), (columns, kv_heads), (rows, kv_heads), (rows, kv_heads)]
+    anchors = torch.randint(0, columns + 1, (texts, blocks))
+    anchors[0, 0], anchors[-1, -1] = columns, 0
+    for dtype, most in ((torch.float32, 1e-5), (torch.bfloat16, 1e-2)):
+        given = [torch.randn(texts, *shape, size).to(dtype) for shape in shapes]
+        push = torch.randn(texts, rows, heads, size).to(dtype)
+        results = []
+        for wide, switch in ((torch.float64, "0"), (dtype, "1" if device == "cpu" else "0")):
+            monkeypatch.setenv(SWITCH, switch)
+            place = "cpu" if wide == torch.float64 else device
+            leaves = [x.to(place, wide).requires_grad_() for x in given]
+            out = block_attention(*leaves, anchors.to(place))
+            results.append([out, *torch.autograd.grad(out, leaves, push.to(place, wide))])
+        for exact, mine in zip(*results, strict=True):
+            error = (mine.detach().cpu().double() - exact).norm() / exact.norm()
+            assert error < most

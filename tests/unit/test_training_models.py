@@ -13,13 +13,12 @@ from ddscope.engine.pair import load_pair
 from ddscope.engine.training.anchors import (
     accepted_lengths,
     after_rejection,
-    block_bias,
     cut_blocks,
     random_anchors,
 )
 from ddscope.engine.training.forward import BatchCache
 from ddscope.engine.training.loss import Soft, depth_weights, head_loss, target_soft
-from ddscope.engine.training.model import DrafterModule
+from ddscope.engine.training.model import DrafterModule, over_blocks
 from tests.engine_models import drafter_config, target_config, tiny_pair, write_pair
 from tests.unit.training_support import chat_target, load
 
@@ -76,8 +75,7 @@ def test_a_block_in_training_is_the_engines_draft(tmp_path: Path) -> None:
     features = batched.read(ids, config.target_layer_ids).captured
     blocks = cut_blocks(ids, lengths, anchors, config.block_size, config.mask_token_id)
     context = module.context(features, torch.arange(20)[None])
-    bias = block_bias(anchors, 20, config.block_size, torch.float32)
-    hidden = module(F.embedding(blocks.rows, batched.embedding), blocks.positions, context, bias)
+    hidden = module(F.embedding(blocks.rows, batched.embedding), blocks.positions, context, over_blocks(anchors))
     hidden = hidden.view(2, 3, config.block_size, -1)
     for text in range(2):
         for place in range(3):

@@ -55,13 +55,3 @@ def cut_blocks(ids: Tensor, lengths: Tensor, anchors: Tensor, block: int, mask_t
     rows[:, :, 0] = tokens[:, :, 0]
     valid = spread[:, :, 1:] < lengths[:, None, None]
     return Blocks(rows.view(texts, -1), spread.view(texts, -1), tokens[:, :, 1:], valid)
-
-
-def block_bias(anchors: Tensor, columns: int, block: int, dtype: torch.dtype) -> Tensor:
-    """[B, 1, N, columns + N]: a row sees the context before its anchor, and its own block in both directions."""
-    texts, count = anchors.shape
-    context = torch.arange(columns, device=anchors.device) < anchors[:, :, None]
-    owner = torch.arange(count, device=anchors.device).repeat_interleave(block)
-    own = (owner[:, None] == owner).expand(texts, -1, -1)
-    sees = torch.cat([context.repeat_interleave(block, 1), own], dim=-1)
-    return torch.zeros(sees.shape, dtype=dtype, device=anchors.device).masked_fill_(~sees, -torch.inf)[:, None]

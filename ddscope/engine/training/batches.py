@@ -9,8 +9,8 @@ from ddscope.engine.errors import EngineError
 from ddscope.engine.training.common import seed_of
 from ddscope.engine.training.shards import Conversations
 
-_STEP = 64
-"""Batches are as long as their longest text, rounded up to so many tokens: few shapes, and aligned masks."""
+_STEP = 32
+"""All batches are as long as the longest text, rounded up to so many tokens: one shape, aligned."""
 
 
 class Batches:
@@ -25,35 +25,27 @@ class Batches:
             raise EngineError(f"The data has {len(usable):,} usable conversations, fewer than one batch of {size}")
         self.count = len(usable)
         self.per_epoch = len(usable) // size
-        self.widest = _width(max_tokens)
         self._size, self._seed = size, seed
-        self._host_lengths = data.lengths[usable].clamp(max=max_tokens)
+        lengths = data.lengths[usable].long().clamp(max=max_tokens)
+        self.width = -(-int(lengths.max()) // _STEP) * _STEP
         self._tokens = data.tokens.to(device)
         self._starts = starts[usable].to(device)
-        self._lengths = self._host_lengths.long().to(device)
+        self._lengths = lengths.to(device)
         self._prompts = data.prompts[usable].long().to(device)
         self._epoch = -1
-        self._order = self._host_order = torch.empty(0, dtype=torch.int64)
+        self._order = torch.empty(0, dtype=torch.int64)
 
     def batch(self, number: int) -> tuple[Tensor, Tensor, Tensor]:
-        """ids [B, L] (0 behind a text's end), lengths [B], prompt lengths [B]."""
+        """ids [B, width] (0 behind a text's end), lengths [B], prompt lengths [B]."""
         epoch, place = divmod(number, self.per_epoch)
         if epoch != self._epoch:
             generator = torch.Generator().manual_seed(seed_of(self._seed, "order", epoch))
-            self._host_order = torch.randperm(self.count, generator=generator)
-            self._order = self._host_order.to(self._starts.device)
+            self._order = torch.randperm(self.count, generator=generator).to(self._starts.device)
             self._epoch = epoch
         part = slice(place * self._size, (place + 1) * self._size)
-        # The host knows the longest by itself: asking the device would make it wait.
-        longest = int(self._host_lengths[self._host_order[part]].max())
-        width = _width(longest)
         chosen = self._order[part]
         lengths = self._lengths[chosen]
-        columns = torch.arange(width, device=chosen.device)
+        columns = torch.arange(self.width, device=chosen.device)
         at = (self._starts[chosen][:, None] + columns).clamp(max=len(self._tokens) - 1)
         ids = torch.where(columns < lengths[:, None], self._tokens[at].long(), 0)
         return ids, lengths, self._prompts[chosen]
-
-
-def _width(tokens: int) -> int:
-    return -(-tokens // _STEP) * _STEP

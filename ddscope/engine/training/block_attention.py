@@ -48,9 +48,7 @@ def block_bias(anchors: Tensor, columns: int, block: int) -> Tensor:
 
 class _BlockAttention(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, ck: Tensor, cv: Tensor, ok: Tensor, ov: Tensor, anchors: Tensor
-    ) -> Tensor:
+    def forward(ctx: Any, q: Tensor, ck: Tensor, cv: Tensor, ok: Tensor, ov: Tensor, anchors: Tensor) -> Tensor:
         """Outputs; the sums are kept, the weights are computed again in the backward pass."""
         from ddscope.engine.training import block_attention_jit as jit
 
@@ -64,4 +62,5 @@ class _BlockAttention(torch.autograd.Function):
         """Gradients of all but the anchors."""
         from ddscope.engine.training import block_attention_jit as jit
 
-        return (*jit.backward(*ctx.saved_tensors, grads[0].contiguous()), None)
+        q, ck, cv, ok, ov, anchors, out, lse = ctx.saved_tensors
+        return (*jit.backward(q, ck, cv, ok, ov, anchors, out, lse, grads[0].contiguous()), None)

@@ -1,5 +1,9 @@
 """Attention of drafted blocks and its gradients as Triton kernels: a program a block, or a slice of the context."""
 
+# What is compiled is not Python, and its arguments have no Python types.
+# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
+# mypy: disallow-untyped-decorators=False, disallow-untyped-calls=False
+
 from __future__ import annotations
 
 import torch
@@ -47,13 +51,13 @@ def _forward(q_ptr, ck_ptr, cv_ptr, ok_ptr, ov_ptr, anchors_ptr, out_ptr, lse_pt
     if INTERPRETED:  # whose range takes no loaded value as a bound
         start = 0
         while start < end:
-            peak, total, acc = _absorb(start, end, peak, total, acc, q, ck_ptr, cv_ptr, text, columns, kv_head, d, scale,
-                                       HKV, WIDTH, TILE, UPCAST)  # fmt: skip
+            peak, total, acc = _absorb(start, end, peak, total, acc, q, ck_ptr, cv_ptr, text, columns, kv_head, d,
+                                       scale, HKV, WIDTH, TILE, UPCAST)  # fmt: skip
             start += TILE
     else:
         for start in range(0, end, TILE):
-            peak, total, acc = _absorb(start, end, peak, total, acc, q, ck_ptr, cv_ptr, text, columns, kv_head, d, scale,
-                                       HKV, WIDTH, TILE, UPCAST)  # fmt: skip
+            peak, total, acc = _absorb(start, end, peak, total, acc, q, ck_ptr, cv_ptr, text, columns, kv_head, d,
+                                       scale, HKV, WIDTH, TILE, UPCAST)  # fmt: skip
     at, there = _rows(out_ptr, text, rows, HQ, first, head, pair // GROUP, d, live, WIDTH)
     tl.store(at, (acc / total[:, None]).to(out_ptr.dtype.element_ty), mask=there)
     place = (text.to(tl.int64) * rows + first + pair // GROUP) * HQ + head
@@ -156,8 +160,9 @@ def _more_dq(start, end, dq, q, grad, lse, delta, ck_ptr, cv_ptr, text, columns,
 
 @triton.jit
 def _backward_context(q_ptr, ck_ptr, cv_ptr, anchors_ptr, lse_ptr, grad_ptr, delta_ptr, dck_ptr, dcv_ptr, scale, plain,
-                      columns, blocks: tl.constexpr, BLOCK: tl.constexpr, HQ: tl.constexpr, HKV: tl.constexpr, WIDTH: tl.constexpr,
-                      WIDTH2: tl.constexpr, M: tl.constexpr, TILE: tl.constexpr, UPCAST: tl.constexpr):  # fmt: skip
+                      columns, blocks: tl.constexpr, BLOCK: tl.constexpr, HQ: tl.constexpr, HKV: tl.constexpr,
+                      WIDTH: tl.constexpr, WIDTH2: tl.constexpr, M: tl.constexpr, TILE: tl.constexpr,
+                      UPCAST: tl.constexpr):  # fmt: skip
     """TILE columns of one text's context and one KV head a program: gradients of k and v, over all blocks behind."""
     GROUP: tl.constexpr = HQ // HKV
     start, kv_head, text = tl.program_id(0) * TILE, tl.program_id(1), tl.program_id(2)

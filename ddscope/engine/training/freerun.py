@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ddscope.engine.drafting import CHAIN_TOPK
 from ddscope.engine.training.forward import BatchCache, BatchTarget, Passed
-from ddscope.engine.training.model import Context, DrafterModule
+from ddscope.engine.training.model import Context, DrafterModule, over_mask
 from ddscope_kernels import DraftTree, build_tree, chain_tree, compact_kv, topk_logprobs, visibility, walk
 
 _EXTENT = 64
@@ -91,7 +91,7 @@ class FreeRun:
         own = torch.ones(len(base), block, block, dtype=torch.bool, device=base.device)
         bias = self._bias(torch.cat([sees.expand(-1, block, -1), own], dim=-1))[:, None]
         context = [Context(kv.k[:, :extent], kv.v[:, :extent]) for kv in self._context]
-        hidden = self._drafter(F.embedding(rows, self._target.embedding), positions, context, bias)
+        hidden = self._drafter(F.embedding(rows, self._target.embedding), positions, context, over_mask(bias))
         drafted = hidden[torch.tensor(live, device=base.device), 1:]
         candidates = CHAIN_TOPK if self._budget is None else self._budget
         trees = [DraftTree() for _ in self.texts]

@@ -21,7 +21,6 @@ from ddscope.engine.errors import EngineError
 from ddscope.engine.training.anchors import (
     accepted_lengths,
     after_rejection,
-    block_bias,
     cut_blocks,
     random_anchors,
 )
@@ -31,7 +30,7 @@ from ddscope.engine.training.common import Place, TargetFolder, draws, find_targ
 from ddscope.engine.training.export import export
 from ddscope.engine.training.forward import BatchTarget
 from ddscope.engine.training.loss import Soft, depth_weights, head_loss, target_soft
-from ddscope.engine.training.model import DrafterModule
+from ddscope.engine.training.model import DrafterModule, over_blocks
 from ddscope.engine.training.options import TrainOptions
 from ddscope.engine.training.progress import Progress
 from ddscope.engine.training.shape import drafter_shape
@@ -57,7 +56,8 @@ def train(options: TrainOptions, progress: Progress, command: str = "") -> Path:
     progress.at("Loading", 0, 1)
     batches = Batches(data.read_all(), options.batch, options.max_tokens, options.seed, place.device)
     model = BatchTarget.load(target.folder, place.dtype, place.device)
-    drafter = DrafterModule(config, batches.widest + config.block_size, place.device)
+    compiled = options.compile and place.device.type == "cuda"
+    drafter = DrafterModule(config, batches.width + config.block_size, place.device, compiled=compiled)
     trainer = Trainer(options, model, drafter, batches)
     saved = run.load(place.device)
     if saved is not None:
@@ -158,10 +158,9 @@ class Trainer:
         target, config = self.target, self.drafter.config
         block = config.block_size
         blocks = cut_blocks(ids, lengths, anchors, block, config.mask_token_id)
-        bias = block_bias(anchors, ids.shape[1], block, target.dtype)
-        with torch.autocast(target.device.type, target.dtype, enabled=target.dtype != torch.float32):
-            context = self.drafter.context(features, torch.arange(ids.shape[1], device=ids.device)[None])
-            hidden = self.drafter(F.embedding(blocks.rows, target.embedding), blocks.positions, context, bias)
+        context = self.drafter.context(features, torch.arange(ids.shape[1], device=ids.device)[None])
+        rows = F.embedding(blocks.rows, target.embedding)
+        hidden = self.drafter(rows, blocks.positions, context, over_blocks(anchors))
         drafted = hidden.view(*anchors.shape, block, -1)[:, :, 1:]
         weights = self._weights * blocks.valid
         loss, chosen = head_loss(
@@ -237,7 +236,8 @@ def _optimizer(options: TrainOptions, drafter: DrafterModule, device: torch.devi
 
 def _decisive(options: TrainOptions, target: TargetFolder, place: Place, data: DataFolder) -> dict[str, Any]:
     """All that decides a run's course. Paths are none of it, nor how often something is logged or saved."""
-    free = {"target", "data", "run", "device", "dtype", "start_from", "log_every", "checkpoint_every", "max_megabytes"}
+    free = {"target", "data", "run", "device", "dtype", "start_from", "compile"}
+    free |= {"log_every", "checkpoint_every", "max_megabytes"}
     chosen = {name: value for name, value in asdict(options).items() if name not in free}
     return {
         **chosen,
