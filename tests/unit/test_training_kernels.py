@@ -9,6 +9,7 @@ import torch
 
 from ddscope.engine.tokenizer import Tokenizer
 from ddscope.engine.training.block_attention import block_attention
+from ddscope.engine.training.loss import softmax_
 from ddscope.engine.training.writing import Writer, chat_frame
 from tests.unit.training_support import EOS, chat_target, load
 from tests.unit.triton_support import CUDA, DEVICES, SWITCH
@@ -55,3 +56,20 @@ def test_attention_of_blocks_and_its_gradients_are_those_of_a_dense_mask(
         for exact, mine in zip(*results, strict=True):
             error = (mine.detach().cpu().double() - exact).norm() / exact.norm()
             assert error < most
+
+
+@pytest.mark.parametrize("size", [30, 8192, 20_000])
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_softmax_in_place_is_what_torch_makes(size: int, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows with ties for the likeliest, across the slices of the kernel."""
+    torch.manual_seed(1)
+    for dtype, most in ((torch.float32, 1e-5), (torch.bfloat16, 1e-2)):
+        logits = torch.randn(3, size).to(dtype) * 4
+        logits[1, [5, size - 1]] = logits[1].max() + 1
+        monkeypatch.setenv(SWITCH, "1" if device == "cpu" else "0")
+        mine = logits.to(device, copy=True)
+        best, logz = softmax_(mine)
+        exact = logits.double().softmax(-1)
+        assert best.tolist()[1] == 5 and best.tolist() == logits.float().argmax(-1).tolist()
+        torch.testing.assert_close(logz.cpu().double(), logits.double().logsumexp(-1), rtol=1e-5, atol=1e-5)
+        assert (mine.cpu().double() - exact).norm() / exact.norm() < most

@@ -114,20 +114,25 @@ def test_an_on_policy_anchor_is_the_token_behind_the_accepted_ones() -> None:
     assert onward.tolist() == [[1, 7, 3]]
 
 
-@pytest.mark.parametrize("mix", [0.0, 0.4, 1.0])
-def test_head_loss_and_its_gradient_are_those_of_autograd(mix: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ddscope.engine.training.loss.PIECE", 5)  # the last piece is a rest
+@pytest.mark.parametrize(("mix", "reach"), [(0.0, 0.0), (0.4, 0.0), (0.4, 0.7), (1.0, 1.0)])
+def test_head_loss_and_its_gradient_are_those_of_autograd(
+    mix: float, reach: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ddscope.engine.training.loss.PIECE", 7)  # two blocks at once; the last piece is a rest
     torch.manual_seed(5)
-    hidden, head = torch.randn(13, 8, requires_grad=True), torch.randn(30, 8)
-    labels, weights = torch.randint(0, 30, (13,)), torch.rand(13)
-    weights[3] = 0
-    soft = target_soft(torch.randn(13, 30), 6)
-    loss, chosen = head_loss(hidden, head, labels, weights, soft, mix)
+    hidden, head = torch.randn(5, 3, 8, requires_grad=True), torch.randn(30, 8)
+    labels, weights = torch.randint(0, 30, (5, 3)), torch.rand(5, 3)
+    weights[3, 2] = 0
+    soft = target_soft(torch.randn(5, 3, 30), 6)
+    loss, chosen = head_loss(hidden, head, labels, weights, soft, mix, reach)
     (3 * loss).backward()
     again = hidden.detach().clone().requires_grad_()
     logprobs = (again @ head.T).log_softmax(-1)
-    hard = -logprobs.gather(1, labels[:, None])[:, 0]
-    to_target = -(soft.probabilities * logprobs.gather(1, soft.ids)).sum(-1)
+    hard = -logprobs.gather(-1, labels[..., None])[..., 0]
+    to_target = -(soft.probabilities * logprobs.gather(-1, soft.ids)).sum(-1)
+    roots = (-hard.detach()).exp().sqrt()
+    reached = torch.stack([torch.ones(5), roots[:, 0], roots[:, 0] * roots[:, 1]], dim=1)
+    weights = weights * (1 - reach + reach * reached)
     expected = (weights * ((1 - mix) * hard + mix * to_target)).sum() / weights.sum()
     (3 * expected).backward()
     torch.testing.assert_close(loss, expected)

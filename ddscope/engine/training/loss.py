@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ddscope_kernels.batched import use_triton
+
 PIECE = 8192
 """Rows whose logits and softmax exist at once: 1.6 GB in bfloat16 with a vocabulary of 49,152."""
 
@@ -34,27 +36,47 @@ def target_soft(logits: Tensor, k: int) -> Soft:
 
 
 def head_loss(
-    hidden: Tensor, head: Tensor, labels: Tensor, weights: Tensor, soft: Soft | None = None, mix: float = 0.0
+    hidden: Tensor,
+    head: Tensor,
+    labels: Tensor,
+    weights: Tensor,
+    soft: Soft | None = None,
+    mix: float = 0.0,
+    reach: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Mean loss of M rows, weighted, and the likeliest token of each row, [M].
+    """Mean loss of the rows of G blocks of D drafted rows, weighted, and the likeliest token of each row, [G, D].
 
-    hidden:  [M, hidden] drafted rows; gradients flow to them, not to the head [V, hidden].
-    labels:  [M] ids; weights: [M] ≥ 0, 0 leaves a row out.
-    mix:     share of the soft targets' cross-entropy (it differs from the KL divergence to them by a constant).
+    hidden:  [G, D, hidden]; gradients flow to them, not to the head [V, hidden].
+    labels:  [G, D] ids; weights: [G, D] ≥ 0, 0 leaves a row out.
+    mix:     share of the soft targets' cross-entropy (it differs from the KL divergence to them by a constant); soft is
+             [G, D, K].
+    reach:   share of a row's weight that is multiplied by Π √q(label) over the rows before it in its block: how likely
+             a step gets there. The square root stands for what a tree has besides the likeliest tokens.
     The loss of a row is (1 − mix) · −log q(label) − mix · Σ p(j) log q(j), in nats.
     """
-    scale = weights / weights.sum().clamp(min=1e-9)
-    if soft is None:
-        mix = 0.0
-    loss, chosen = _HeadLoss.apply(hidden, head, labels, scale, soft, mix)  # type: ignore[no-untyped-call]
+    loss, chosen = _HeadLoss.apply(  # type: ignore[no-untyped-call]
+        hidden, head, labels, weights, soft, 0.0 if soft is None else mix, reach
+    )
     return loss, chosen
+
+
+def softmax_(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits [M, V] become their softmax in place; the likeliest tokens and logsumexp, [M] each, come back."""
+    if use_triton(logits):
+        from ddscope.engine.training.softmax_jit import softmax
+
+        return softmax(logits)
+    best, logz = logits.argmax(-1), logits.float().logsumexp(-1)
+    logits.sub_(logz[:, None]).exp_()
+    return best, logz
 
 
 class _HeadLoss(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, head: Tensor, labels: Tensor, scale: Tensor, soft: Soft | None, mix: float
-    ) -> tuple[Tensor, Tensor]:
+        ctx: Any, hidden: Tensor, head: Tensor, labels: Tensor, weights: Tensor, soft: Soft | None, mix: float,
+        reach: float,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Loss, and the gradient of `hidden` on the way.
 
         Rows × vocabulary is what costs, so it is written twice (logits, softmax) and stays in the head's dtype; in
@@ -62,30 +84,40 @@ class _HeadLoss(torch.autograd.Function):
         """
         gradient = torch.empty_like(hidden, dtype=head.dtype)
         chosen = torch.empty_like(labels)
-        loss = torch.zeros((), device=hidden.device)
-        for first in range(0, len(hidden), PIECE):
-            rows = slice(first, first + PIECE)
-            label, weight = labels[rows, None], scale[rows, None]
-            logits = F.linear(hidden[rows].to(head.dtype), head)
-            best = logits.argmax(-1, keepdim=True)
-            push = logits.softmax(-1)  # becomes the gradient of the logits, but for the row's weight
-            logz = logits.gather(-1, best).float() - push.gather(-1, best).float().log()
-            picked = (1 - mix) * (logz - logits.gather(-1, label).float())
+        loss, total = torch.zeros(2, device=hidden.device).unbind()
+        count = max(1, PIECE // hidden.shape[1])
+        for first in range(0, len(hidden), count):
+            blocks = slice(first, first + count)
+            label = labels[blocks].flatten()[:, None]
+            push = F.linear(hidden[blocks].flatten(0, 1).to(head.dtype), head)
+            hard = push.gather(-1, label)[:, 0].float()
+            near = None if soft is None else push.gather(-1, soft.ids[blocks].flatten(0, 1)).float()
+            best, logz = softmax_(push)  # becomes the gradient of the logits, but for the row's weight
+            hard = logz - hard
+            picked = (1 - mix) * hard
             push.scatter_add_(-1, label, push.new_full((), mix - 1).expand(label.shape))
-            if soft is not None:
-                ids, probabilities = soft.ids[rows], soft.probabilities[rows]
-                picked += mix * (probabilities * (logz - logits.gather(-1, ids).float())).sum(-1, keepdim=True)
-                push.scatter_add_(-1, ids, (-mix * probabilities).to(push.dtype))
-            loss += (weight * picked).sum()
-            gradient[rows] = ((push @ head).float() * weight).to(head.dtype)
-            chosen[rows] = best[:, 0]
-        ctx.save_for_backward(gradient)
+            if soft is not None and near is not None:
+                probabilities = soft.probabilities[blocks].flatten(0, 1)
+                picked += mix * (probabilities * (logz[:, None] - near)).sum(-1)
+                push.scatter_add_(-1, soft.ids[blocks].flatten(0, 1), (-mix * probabilities).to(push.dtype))
+            weight = weights[blocks]
+            if reach:
+                before = hard.view_as(weight).cumsum(-1) - hard.view_as(weight)
+                weight = weight * (1 - reach + reach * torch.exp(-0.5 * before))
+            loss += (weight.flatten() * picked).sum()
+            total += weight.sum()
+            gradient[blocks] = (
+                ((push @ head).float() * weight.flatten()[:, None]).to(head.dtype).view_as(gradient[blocks])
+            )
+            chosen[blocks] = best.view_as(weight)
+        total.clamp_(min=1e-9)
+        ctx.save_for_backward(gradient, total)
         ctx.dtype = hidden.dtype
         ctx.mark_non_differentiable(chosen)
-        return loss, chosen
+        return loss / total, chosen
 
     @staticmethod
     def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor | None, ...]:
         """The kept gradient, scaled."""
-        (gradient,) = ctx.saved_tensors
-        return (gradient * outputs[0]).to(ctx.dtype), None, None, None, None, None
+        gradient, total = ctx.saved_tensors
+        return (gradient * (outputs[0] / total)).to(ctx.dtype), None, None, None, None, None, None

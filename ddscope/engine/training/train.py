@@ -161,15 +161,15 @@ class Trainer:
         context = self.drafter.context(features, torch.arange(ids.shape[1], device=ids.device)[None])
         rows = F.embedding(blocks.rows, target.embedding)
         hidden = self.drafter(rows, blocks.positions, context, over_blocks(anchors))
-        drafted = hidden.view(*anchors.shape, block, -1)[:, :, 1:]
-        weights = self._weights * blocks.valid
+        drafted = hidden.view(*anchors.shape, block, -1)[:, :, 1:].flatten(0, 1)
         loss, chosen = head_loss(
-            drafted.flatten(0, 2),
+            drafted,
             target.head,
-            blocks.labels.flatten(),
-            weights.flatten(),
+            blocks.labels.flatten(0, 1),
+            (self._weights * blocks.valid).flatten(0, 1),
             _soft_of(soft, blocks.positions.view(*anchors.shape, block), ids.shape[1]),
             self.options.kl,
+            self.options.reach,
         )
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -218,13 +218,14 @@ class Trainer:
 
 
 def _soft_of(soft: Soft | None, positions: Tensor, columns: int) -> Soft | None:
-    """Rows of the target's distribution that belong to the drafted rows at positions [B, A, block], anchors first."""
+    """[B × A, block − 1, K]: what belongs to the drafted rows at positions [B, A, block], anchors first."""
     if soft is None:
         return None
     # The token at a position is predicted after the one before it.
-    before = (positions[:, :, 1:] - 1).clamp(max=columns - 1).flatten(1)
-    at = before[:, :, None].expand(-1, -1, soft.ids.shape[-1])
-    return Soft(soft.ids.gather(1, at).flatten(0, 1), soft.probabilities.gather(1, at).flatten(0, 1))
+    before = (positions[:, :, 1:] - 1).clamp(max=columns - 1)
+    at = before.flatten(1)[:, :, None].expand(-1, -1, soft.ids.shape[-1])
+    shape = (-1, before.shape[2], at.shape[2])
+    return Soft(soft.ids.gather(1, at).view(shape), soft.probabilities.gather(1, at).view(shape))
 
 
 def _optimizer(options: TrainOptions, drafter: DrafterModule, device: torch.device) -> torch.optim.AdamW:
