@@ -53,7 +53,7 @@ class Drafting:
         if path is not None and list(path) != list(range(len(features))):
             features = features.index_select(0, torch.tensor(path, device=features.device))
         if not self._unread and not self._cache.length:
-            self.layers, self.distinct = _distinct_layers(features, self._pair.checkpoint.stack.hidden)
+            self.layers, self.distinct = distinct_layers(features, self._pair.checkpoint.stack.hidden)
         self._unread.append(features)
 
     def draft(self, anchor: int, params: Params, most: int) -> Drafted:
@@ -110,7 +110,7 @@ def finite(values: list[float]) -> Numbers:
     return [value if isfinite(value) else None for value in values]
 
 
-def _distinct_layers(features: Tensor, hidden: int) -> tuple[int, int]:
+def distinct_layers(features: Tensor, hidden: int) -> tuple[int, int]:
     """How many layers stand side by side in features [n, layers × hidden], and how many of them differ."""
     layers = features.view(len(features), -1, hidden).unbind(1)
     different: list[Tensor] = []

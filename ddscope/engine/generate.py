@@ -17,7 +17,7 @@ from ddscope.engine.calibrate import calibrate
 from ddscope.engine.drafting import Drafting, finite
 from ddscope.engine.errors import EngineError
 from ddscope.engine.judge import Judge
-from ddscope.engine.pair import Pair
+from ddscope.engine.pair import Pair, check_prompt
 from ddscope.engine.replay import ReplayCheck, replay_check
 from ddscope.engine.step import DraftStep, Params, StepResult, tensor_fields
 from ddscope_kernels import DraftTree, ancestor_mask, build_tree, causal_rows, chain_tree, compact_kv, visibility, walk
@@ -47,16 +47,7 @@ class Generator:
         auto: AutoBudget | None = None,
     ) -> None:
         """Raises EngineError when the prompt is empty, too long, or has ids outside the vocabulary."""
-        stack = pair.target.config.stack
-        if not prompt_ids:
-            raise EngineError("The prompt is empty: at least one token is needed.")
-        outside = [token for token in prompt_ids if not 0 <= token < stack.vocab]
-        if outside:
-            raise EngineError(f"The prompt has token {outside[0]}, outside the target's vocabulary of {stack.vocab:,}.")
-        if len(prompt_ids) >= stack.max_positions:
-            raise EngineError(
-                f"The prompt has {len(prompt_ids):,} tokens; the target takes {stack.max_positions - 1:,}."
-            )
+        check_prompt(pair, prompt_ids)
         self.pair = pair
         self.prompt = list(prompt_ids)
         self.params = params if params is not None else pair.default_params()
@@ -165,6 +156,12 @@ class Generator:
     def replay_check(self, result: StepResult) -> ReplayCheck:
         """The deepest path of a step once more as a plain causal pass, before or after its commit."""
         return replay_check(self.pair.target, [*self.prompt, *self.output][: result.base + 1], result)
+
+    def settle(self) -> None:
+        """Nothing is on its way: every step is done when it is told."""
+
+    def close(self) -> None:
+        """The request needs no more steps."""
 
     def _most(self) -> int:
         """Nodes that a tree of the next step may have."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,18 @@ class Pair:
             weight[len(weight) // 2] = torch.nan
             target = target.with_norm(weight)
         return replace(self, target=target, drafter=drafter, faults=faults)
+
+
+def check_prompt(pair: Pair, prompt_ids: Sequence[int]) -> None:
+    """Raises EngineError when a prompt is empty, too long, or has ids outside the vocabulary."""
+    stack = pair.target.config.stack
+    if not prompt_ids:
+        raise EngineError("The prompt is empty: at least one token is needed.")
+    outside = [token for token in prompt_ids if not 0 <= token < stack.vocab]
+    if outside:
+        raise EngineError(f"The prompt has token {outside[0]}, outside the target's vocabulary of {stack.vocab:,}.")
+    if len(prompt_ids) >= stack.max_positions:
+        raise EngineError(f"The prompt has {len(prompt_ids):,} tokens; the target takes {stack.max_positions - 1:,}.")
 
 
 def load_pair(

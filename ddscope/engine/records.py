@@ -51,7 +51,7 @@ def step(rid: str, number: int, result: StepResult, params: Params) -> dict[str,
     times = dict(result.times)
     if "commit" in times:
         times["total"] = sum(times.values())
-    flags: dict[str, Any] = {"graph": False, "overlap": False, "sampled": params.temperature > 0}
+    flags: dict[str, Any] = {"graph": result.graph, "overlap": False, "sampled": params.temperature > 0}
     counts = {place: count for place, count in result.nonfinite.items() if count}
     if counts:
         flags["nonfinite"] = counts
@@ -71,7 +71,7 @@ def step(rid: str, number: int, result: StepResult, params: Params) -> dict[str,
         "bonus": result.bonus,
         "emitted": result.emitted,
         "time": times,
-        "time_domain": "host",
+        "time_domain": "cuda_event" if result.graph else "host",
         "flags": flags,
     }
     if result.draft is not None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import nan
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ddscope.engine.errors import EngineError
 from ddscope.engine.step import StepResult
 from ddscope.engine.target import Target
 
@@ -91,15 +91,19 @@ def replay_check(target: Target, prefix: Sequence[int], result: StepResult) -> R
     """Compare the verify of `result` with a plain causal pass.
 
     prefix: token ids of the text up to and including the root, result.base + 1 of them.
-    Raises EngineError when the logits of the step were not kept.
+    Compared are all logits of a row; where they were not kept, the log-probability of the target's choice.
     """
-    if result.logits is None:
-        raise EngineError("The logits of this step were not kept, so there is nothing to compare a plain pass with.")
     path = deepest_path(result)
     ids = [*prefix, *(result.tokens[node - 1] for node in path[1:])]
     cache = target.new_cache(len(ids))
     plain = target.read(ids, cache, keep=len(path)).logits.float()
-    tree = result.logits[torch.tensor(path, device=result.logits.device)].float()
+    if result.logits is None:
+        told = [result.target.logprobs[node] for node in path]
+        tree = torch.tensor([[nan if value is None else value] for value in told])
+        chosen = torch.tensor([[result.target.ids[node]] for node in path], device=plain.device)
+        plain = plain.log_softmax(-1).gather(-1, chosen).cpu()
+    else:
+        tree = result.logits[torch.tensor(path, device=result.logits.device)].float()
     diffs = _differences(plain, tree)
     rows = [ReplayRow(node, result.depths[node], diff) for node, diff in zip(path, diffs, strict=True)]
     return ReplayCheck(rows, TOLERANCE[target.dtype])

@@ -19,6 +19,8 @@ from ddscope.engine import control, records
 from ddscope.engine.breakpoints import Breakpoint, Moment, first_hit
 from ddscope.engine.budget import AUTO, AutoBudget
 from ddscope.engine.calibrate import calibrate
+from ddscope.engine.device.engine import DeviceEngine
+from ddscope.engine.device.generator import DeviceGenerator
 from ddscope.engine.errors import DraftShapeError, EngineError
 from ddscope.engine.generate import Generator, Params, StepResult
 from ddscope.engine.pair import Pair, load_pair
@@ -35,7 +37,7 @@ class _Active:
     """The running request. started: perf_counter seconds; steps: committed so far."""
 
     rid: str
-    generator: Generator
+    generator: Generator | DeviceGenerator
     params: Params
     started: float
     steps: int = 0
@@ -56,6 +58,7 @@ class EngineServer:
         self._leaving = threading.Event()
         self._active: _Active | None = None
         self._auto: AutoBudget | None = None
+        self._device = DeviceEngine(pair) if DeviceEngine.serves(pair) else None
         self._said_state: tuple[object, ...] | None = None
         self._requests = 0
         self._tensors = records.TensorBook()
@@ -82,7 +85,10 @@ class EngineServer:
         asked = {name: value for name in control.PARAMETERS if (value := getattr(args, name)) is not None}
         defaults = replace(defaults, **control.parameters(asked))
         server = cls(pair, defaults, self_check=args.self_check, paused=args.paused)
-        if defaults.budget == AUTO:
+        if server._device is not None:
+            server._device.prepare(defaults, progress)
+            server._auto = server._device.auto
+        elif defaults.budget == AUTO:
             server._auto = calibrate(pair, defaults, progress)
         server.emitter.listen(f"unix:{args.socket}")
         return server
@@ -186,8 +192,11 @@ class EngineServer:
     def _policy(self, params: Params) -> AutoBudget | None:
         """What chooses the budget of `params`; measured, and told, when it is asked for first."""
         if self._auto is None and params.budget == AUTO:
-            self._auto = calibrate(self.pair, params)
-            self._fact("budget.auto", self._auto.as_fact())
+            if self._active is not None:
+                self._active.generator.settle()
+            self._auto = calibrate(self.pair, params) if self._device is None else self._device.policy(params)
+            if self._auto is not None:
+                self._fact("budget.auto", self._auto.as_fact())
         return self._auto
 
     def _abort(self, rid: str | None) -> None:
@@ -207,7 +216,7 @@ class EngineServer:
         params = replace(self.defaults, **submit.overrides)
         try:
             ids = submit.prompt_ids or self.pair.tokenizer.encode_chat(submit.prompt or "")
-            generator = Generator(self.pair, ids, params, self._policy(params))
+            generator = self._generator(ids, params)
         except EngineError as problem:
             self._fact("engine.error", {"rid": rid, "step": 0, "where": "request", "message": str(problem)})
             self.emitter.emit("finish", {"rid": rid, "reason": "error", "emitted": 0, "steps": 0})
@@ -235,6 +244,12 @@ class EngineServer:
         self._fact("draft.features", {"rid": rid, "layers": layers, "distinct": distinct})
         if generator.done:
             self._finish(self._active, generator.done)
+
+    def _generator(self, ids: list[int], params: Params) -> Generator | DeviceGenerator:
+        auto = self._policy(params)
+        if self._device is not None:
+            return self._device.generator(ids, params)
+        return Generator(self.pair, ids, params, auto)
 
     def _advance(self, active: _Active) -> None:
         """One step: draft and verify, stop at a breakpoint, check, commit, tell."""
@@ -323,6 +338,7 @@ class EngineServer:
     def _finish(self, active: _Active, reason: str) -> None:
         if self._auto is not None and active.params.budget == AUTO:
             self._fact("budget.auto", self._auto.as_fact())  # with what it has learned
+        active.generator.close()
         emitted = len(active.generator.output)
         self.emitter.emit("finish", {"rid": active.rid, "reason": reason, "emitted": emitted, "steps": active.steps})
         seconds = max(time.perf_counter() - active.started, 1e-9)

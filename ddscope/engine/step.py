@@ -103,6 +103,7 @@ class StepResult:
     tensors:   fields of `tensor` records for what entered the drafter and the target.
     logits:    [n + 1, V] of the verify, what a replay check compares with; None where they were not kept.
     hidden:    captured layers, [n + 1, hidden] each.
+    graph:     whether the step was one CUDA graph; its times are then the device's.
     """
 
     algorithm: Algorithm
@@ -129,6 +130,7 @@ class StepResult:
     logits: Tensor | None
     hidden: list[Tensor]
     choice: Choice | None = None
+    graph: bool = False
 
     @property
     def accepted(self) -> int:

@@ -5,7 +5,7 @@ On a CUDA device the same tests run its kernels, as graphs and launch by launch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +14,8 @@ import torch
 
 from ddscope.engine import records
 from ddscope.engine.device.decoder import SLOTS, Decoder
+from ddscope.engine.device.generator import DeviceGenerator
+from ddscope.engine.device.ladder import LadderBudget, measure_ladder
 from ddscope.engine.device.plan import Plan
 from ddscope.engine.device.reading import Told
 from ddscope.engine.errors import EngineError
@@ -190,3 +192,108 @@ def test_what_does_not_fit_is_refused_in_a_sentence(folders) -> None:
         decoder.launch(Plan.of(TREE, pair.drafter.config))
     with pytest.raises(EngineError, match="auto"):
         Plan.of(replace(TREE, budget="auto"), pair.drafter.config)
+
+
+# -- one request, as the server has it ---------------------------------------------------------------------------------
+
+
+def device_steps(generator: DeviceGenerator) -> Iterator[StepResult]:
+    generator.start()
+    while not generator.done:
+        result = generator.draft_and_verify()
+        assert generator.draft_and_verify() is result  # again before the commit: the same step
+        yield result
+        generator.commit(result)
+    generator.close()
+
+
+@pytest.mark.parametrize(("device", "graphs"), WAYS)
+def test_a_generator_of_the_device_tells_the_steps_of_the_other(folders, device: str, graphs: bool) -> None:
+    pair = pair_on(folders, device)
+    decoder = Decoder(pair, requests=1, rows=64, most=16, graphs=graphs)
+    for prompt in PROMPTS:
+        generator = DeviceGenerator(decoder, prompt, TREE)
+        mine = list(device_steps(generator))
+        other, steps = one_by_one(pair, prompt, TREE)
+        assert generator.output == other.output
+        assert generator.done == other.done
+        for a, b in zip(mine, steps, strict=True):
+            assert_same_step(a, b)
+        assert all(step.graph == graphs for step in mine)
+        assert graphs == all(step.times.get("total", 0) > 0 for step in mine[1:])
+
+
+@pytest.mark.parametrize(("device", "graphs"), WAYS)
+def test_parameters_change_behind_the_steps_on_their_way(folders, device: str, graphs: bool) -> None:
+    pair = pair_on(folders, device)
+    decoder = Decoder(pair, requests=1, rows=96, most=16, graphs=graphs)
+    plain = one_by_one(pair, PROMPTS[0], replace(TREE, max_new_tokens=40))[0].output
+    generator = DeviceGenerator(decoder, PROMPTS[0], TREE)
+    budgets = []
+    for number, step in enumerate(device_steps(generator)):
+        budgets.append(step.budget)
+        if number == 1:
+            generator.params = replace(TREE, budget=4, max_new_tokens=40)
+        if number == 5:
+            generator.params = replace(TREE, algorithm="autoregressive", max_new_tokens=40)
+    assert generator.output == plain
+    assert budgets[:2] == [12, 12]
+    assert budgets.index(4) in (2, 3, 4)
+    assert budgets[-1] == 0
+    generator = DeviceGenerator(decoder, PROMPTS[0], replace(TREE, algorithm="autoregressive"))
+    for number, _ in enumerate(device_steps(generator)):
+        if number == 3:
+            generator.params = replace(TREE, max_new_tokens=9)
+    assert len(generator.output) in (9, 10, 11, 12)  # what was on its way counts before the new limit does
+    assert generator.output == plain[: len(generator.output)]
+
+
+@pytest.mark.parametrize(("device", "graphs"), WAYS)
+def test_a_replay_check_compares_what_was_told(folders, device: str, graphs: bool) -> None:
+    pair = pair_on(folders, device)
+    decoder = Decoder(pair, requests=1, rows=64, most=16, graphs=graphs)
+    generator = DeviceGenerator(decoder, PROMPTS[0], TREE)
+    for number, step in enumerate(device_steps(generator)):
+        check = generator.replay_check(step)
+        assert check.ok
+        assert len(check.rows) > 1
+        if number == 2:
+            step.target.logprobs[0] -= 0.5
+            assert not generator.replay_check(step).ok
+    assert generator.output == one_by_one(pair, PROMPTS[0], TREE)[0].output
+
+
+def test_auto_takes_the_size_that_pays(folders) -> None:
+    pair = pair_on(folders, "cpu")
+    decoder = Decoder(pair, requests=1, rows=64, most=16)
+    auto = replace(TREE, budget="auto")
+    want = one_by_one(pair, PROMPTS[0], TREE)[0].output
+    for us, sizes in (([10, 10, 10, 10], {15}), ([10, 1000, 9000, 90000], {3})):
+        policy = LadderBudget((3, 7, 15), us)
+        generator = DeviceGenerator(decoder, PROMPTS[0], auto, policy)
+        steps = list(device_steps(generator))
+        assert generator.output == want
+        assert {step.budget for step in steps[3:]} == sizes  # the first ones were launched before anything was known
+        assert all(step.choice is not None and step.choice.budget == step.budget for step in steps)
+
+
+def test_measuring_a_ladder_moves_no_request(folders) -> None:
+    pair = pair_on(folders, "cpu")
+    decoder = Decoder(pair, requests=1, rows=64, most=16)
+    generator = DeviceGenerator(decoder, PROMPTS[0], TREE)
+    for number, _ in enumerate(device_steps(generator)):
+        if number == 1:
+            generator.settle()
+            assert measure_ladder(decoder, TREE).step_sizes == (7, 15)
+    assert generator.output == one_by_one(pair, PROMPTS[0], TREE)[0].output
+
+
+def test_a_request_is_refused_as_the_generator_refuses_it(folders) -> None:
+    pair = pair_on(folders, "cpu")
+    decoder = Decoder(pair, requests=1, rows=64, most=16)
+    for prompt, words in (([], "empty"), ([99], "vocabulary"), ([1] * 600, "takes")):
+        with pytest.raises(EngineError, match=words):
+            DeviceGenerator(decoder, prompt, TREE)
+    generator = DeviceGenerator(decoder, PROMPTS[0], TREE)
+    with pytest.raises(EngineError, match="not been started"):
+        generator.draft_and_verify()

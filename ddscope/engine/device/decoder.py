@@ -20,8 +20,9 @@ from ddscope.engine.device.models import DeviceDrafter, DeviceTarget, tables_for
 from ddscope.engine.device.plan import Plan
 from ddscope.engine.device.reading import Packing, Told
 from ddscope.engine.device.step import State, Step
+from ddscope.engine.drafting import distinct_layers
 from ddscope.engine.errors import EngineError
-from ddscope.engine.pair import Pair
+from ddscope.engine.pair import Pair, check_prompt
 from ddscope_kernels.batched import choose
 
 SLOTS = 3
@@ -52,7 +53,10 @@ class _Ready:
 
 
 class Decoder:
-    """State, caches and graphs of R requests. One thread uses it."""
+    """State, caches and graphs of R requests. One thread uses it.
+
+    feature_layers: captured layers of the prompt that was read last, and how many of them differ.
+    """
 
     def __init__(
         self,
@@ -92,6 +96,7 @@ class Decoder:
         self._ready: dict[Plan, _Ready] = {}
         self._flights: deque[_Flight] = deque()
         self._last_done: Any = None
+        self.feature_layers = (0, 0)
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -103,6 +108,7 @@ class Decoder:
 
         Raises EngineError when the caches have no room for the prompt, the output and a tree.
         """
+        self.check_prompt(prompt_ids)
         pair, state, length = self.pair, self.state, len(prompt_ids)
         if length + max_new_tokens + self.most + 1 > self.rows:
             raise EngineError(
@@ -112,7 +118,9 @@ class Decoder:
         cache = pair.target.new_cache(length)
         context = pair.drafter.new_cache(length)
         out = pair.target.read(prompt_ids, cache, pair.drafter.config.target_layer_ids)
-        pair.drafter.read(torch.cat(out.hidden, dim=-1), context)
+        features = torch.cat(out.hidden, dim=-1)
+        self.feature_layers = distinct_layers(features, pair.checkpoint.stack.hidden)
+        pair.drafter.read(features, context)
         self._target.stack.load(request, cache.data, length)
         self._drafter.stack.load(request, context.data, length)
         device = state.base.device
@@ -132,6 +140,21 @@ class Decoder:
         state.seeds[request] = seed
         return token, reason
 
+    def check_prompt(self, prompt_ids: Sequence[int]) -> None:
+        """Raises EngineError when a prompt is empty, too long, or has ids outside the vocabulary."""
+        check_prompt(self.pair, prompt_ids)
+
+    @torch.inference_mode()
+    def change(self, request: int, *, room: int, base: int, temperature: float, seed: int) -> None:
+        """Other limits and draws for a running request; base: position of its root. No step may be waiting.
+
+        What goes beyond the caches is cut off.
+        """
+        self.state.room[request] = min(room, self.rows - self.most - 2 - base)
+        self.state.temperatures[request] = temperature
+        self.state.seeds[request] = seed
+
+    @torch.inference_mode()
     def end(self, request: int) -> None:
         """Stop decoding a request; steps leave it where it is from now on."""
         self.state.room[request] = 0
@@ -171,7 +194,17 @@ class Decoder:
             flight.done.synchronize()
             if flight.before is not None:
                 us = round(flight.before.elapsed_time(flight.done) * 1000)
-        return Told(flight.plan, flight.packing.arrays(flight.host.numpy()), us)
+        return Told(flight.plan, flight.packing.arrays(flight.host.numpy()), us, self._graphs)
+
+    @contextmanager
+    def standing(self) -> Iterator[None]:
+        """Steps in this context cost what they cost and move no request. None may be waiting."""
+        kept = self.state.room.clone()
+        self.state.room.zero_()
+        try:
+            yield
+        finally:
+            self.state.room.copy_(kept)
 
     @property
     def waiting(self) -> int:

@@ -6,7 +6,7 @@ The device packs tensors into bytes; here they become arrays again, and per requ
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -76,11 +76,19 @@ def _told_dtype(tensor: Tensor) -> torch.dtype:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A step of all requests, on the host. us: device time since the step before it ended, 0 where nothing measured."""
+    """A step of all requests, on the host. us: device time since the step before it ended, 0 where nothing measured.
+
+    graph: whether it was one CUDA graph.
+    """
 
     plan: Plan
     arrays: Arrays
     us: int
+    graph: bool
+
+    def copied(self) -> Told:
+        """The same, in memory of its own."""
+        return replace(self, arrays={name: array.copy() for name, array in self.arrays.items()})
 
     def emitted(self, request: int) -> list[int]:
         """Tokens that the step emitted; none for a request that had ended."""
@@ -134,6 +142,7 @@ class Told:
             tensors=[],
             logits=None,
             hidden=[],
+            graph=self.graph,
         )
 
     def _draft(self, request: int) -> DraftStep | None:

@@ -1,0 +1,86 @@
+"""A budget of auto where every size is a graph of its own: a few sizes, chosen one step ahead from what is known.
+
+The tree of the next step does not exist yet when its graph is launched, so the marginals of the last step that was read
+stand for it; costs are of whole steps, measured at the start and refined while running.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import exp, inf
+
+from ddscope.engine.budget import AutoBudget, Choice, VerifyCost
+from ddscope.engine.convert import Progress
+from ddscope.engine.device.decoder import Decoder
+from ddscope.engine.device.plan import Plan
+from ddscope.engine.step import Params
+from ddscope_kernels import DraftTree
+
+SIZES = (7, 15, 31, 63, 127, 255)
+"""Budgets that have a graph: a step between two of them costs little less than one of the larger."""
+MEASURING = "Measuring what a step costs"
+_REPEATS = 6
+
+
+class LadderBudget(AutoBudget):
+    """The policy of `AutoBudget` over a few sizes and the costs of whole steps."""
+
+    def __init__(self, sizes: Sequence[int], us: Sequence[float]) -> None:
+        """sizes: ascending, ≥ 1; us: of a step of plain decoding, then of one of each size."""
+        super().__init__(VerifyCost([1, *(size + 1 for size in sizes)], us), 0.0)
+        self.step_sizes = tuple(sizes)
+
+    def start(self) -> Choice:
+        """Before anything is known of a text."""
+        size = self.step_sizes[len(self.step_sizes) // 2]
+        return Choice(size, self.most, 1.0, self.cost.curve[size])
+
+    def choose(self, tree: DraftTree, room: int) -> Choice:
+        """As of AutoBudget, for one of the sizes; a tree that ends before a size says what all beyond it yield."""
+        factors = [1.0, *(self.trust.factor(depth) for depth in range(1, max(tree.depths, default=0) + 1))]
+        best = Choice(self.step_sizes[0], self.most, 0.0, inf)
+        expected, nodes = 1.0, 0
+        for size in self.step_sizes:
+            while nodes < min(size, len(tree)):
+                nodes += 1
+                expected += min(1.0, exp(tree.scores[nodes]) * factors[tree.depths[nodes]])
+            emitted, us = min(expected, room), self.cost.curve[size]
+            if emitted * best.us > best.emitted * us or best.us == inf:
+                best = Choice(size, self.most, emitted, us)
+        return best
+
+    def observe_step(self, depths: Sequence[int], scores: Sequence[float], accepted: int, us: int) -> None:
+        """A step was read: see Trust.observe; us: what it took, 0 where nothing measured."""
+        self.trust.observe(depths, scores, accepted)
+        self.cost.observe(len(depths), us)
+
+
+def measure_ladder(decoder: Decoder, params: Params, progress: Progress | None = None) -> LadderBudget:
+    """Make the graph of every size and time it. No step may be waiting."""
+    sizes = [size for size in SIZES if size <= decoder.most]
+    us = []
+    for number, size in enumerate([0, *sizes]):
+        if progress is not None:
+            progress(MEASURING, number, len(sizes) + 1)
+        us.append(_step_us(decoder, plan_of_size(decoder, params)(size)))
+    if progress is not None:
+        progress(MEASURING, len(sizes) + 1, len(sizes) + 1)
+    return LadderBudget(sizes, us)
+
+
+def plan_of_size(decoder: Decoder, params: Params) -> Callable[[int], Plan]:
+    """The plan of a budget under these parameters."""
+    return lambda size: Plan.of(params, decoder.pair.drafter.config, budget=size)
+
+
+def _step_us(decoder: Decoder, plan: Plan) -> float:
+    """The least µs of a few steps; 1 where nothing measures."""
+    decoder.prepare(plan)
+    decoder.forget_time()
+    least = inf
+    with decoder.standing():
+        for _ in range(_REPEATS):
+            decoder.launch(plan)
+            least = min(least, decoder.collect().us or inf)
+    decoder.forget_time()
+    return least if least < inf else 1.0
