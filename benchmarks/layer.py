@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ddscope_kernels.batched import layer
-from ddscope_kernels.batched.layer_plan import Few, Library, Plan, Tiles, forced
+from ddscope_kernels.batched.layer_plan import Few, Library, Plan, Tiles, Whole, early, forced
 
 EPS = 1e-5
 COLD = 130 << 20
@@ -178,7 +178,7 @@ class Product:
         row("torch", self.torch)
         row("torch, the product only", self.product_only)
         row("ours", self.ours)
-        row("ours, early", self.ours, under=forced(None, pdl=True))
+        row("ours, early", self.ours, under=early())
         row("ours, library", self.ours, under=forced(Library()))
 
 
@@ -242,7 +242,7 @@ class Rows:
             if other is not None:
                 row("torch", other)
             row("ours", ours)
-            row("ours, early", ours, under=forced(None, pdl=True))
+            row("ours, early", ours, under=early())
 
 
 class Layers:
@@ -293,30 +293,35 @@ class Layers:
         row("torch", self.torch)
         row("ours", self.ours)
         row("ours, rotation in a launch of its own", partial(self.ours, fused=False))
-        row("ours, early", self.ours, under=forced(None, pdl=True))
+        row("ours, early", self.ours, under=early())
         row("ours, library", self.ours, under=forced(Library()))
 
 
-def candidates(rows: int, pairs: bool) -> list[Plan]:
-    """Tiles worth trying for so many rows; pairs: of products that need two weights for a column."""
+def candidates(rows: int, depth: int, pairs: bool) -> list[Plan]:
+    """What is worth trying for so many rows; pairs: of products that need two weights for a column."""
     weights = 2 if pairs else 1
     found: list[Plan] = []
     if rows <= 4:
-        few = itertools.product((2, 4, 8, 16), (512, 1024, 2048), (1, 2, 4, 8))
+        few = itertools.product((2, 4, 8, 16), (512, 1024, 2048), (2, 4, 8))
         found += [Few(n, k, w) for n, k, w in few if 32 <= n * k * rows // (32 * w) <= 128 // weights]
-    if 1 < rows <= 160:
-        grouped = itertools.product((16, 32), (16, 32), (128, 256), (4, 8))
+    if 1 < rows <= 300 and depth <= 2048:
+        whole = [(16, 16, 4), (16, 16, 8), (16, 32, 4), (16, 32, 8), (32, 16, 4), (32, 16, 8), (32, 32, 8), (64, 16, 8)]
         found += [
-            Tiles(m, n, k, groups=g, warps=g, stages=4 if k == 128 else 3)
-            for m, n, k, g in grouped
-            if m * n * g <= 8192 // weights and m < 2 * rows
+            Whole(m, n, w) for m, n, w in whole if m < 2 * rows and (m + n * weights) * depth * 2 < 160_000 * w // 8
         ]
     if rows > 4:
-        plain = itertools.product((16, 32, 64, 128), (16, 32, 64, 128), (64, 128))
+        tiles = [
+            (16, 16, 128, 3),
+            (32, 32, 64, 4),
+            (64, 32, 64, 4),
+            (64, 64, 64, 4),
+            (128, 64, 64, 4),
+            (128, 128, 64, 3),
+        ]
         found += [
-            Tiles(m, n, k, warps=8 if m * n >= 128 * 64 else 4, stages=4 if k == 64 else 3)
-            for m, n, k in plain
-            if m < 2 * rows and m * n * weights <= 128 * 128 and m * n >= (256 if rows <= 160 else 2048)
+            Tiles(m, n, k, warps=8 if m >= 128 else 4, stages=s)
+            for m, n, k, s in tiles
+            if m < 2 * rows and rows < 64 * m and m * n * weights <= 128 * 128
         ]
     return found
 
@@ -325,33 +330,40 @@ def warm(job: tuple[Model, str, int, list[Plan]]) -> None:
     """Compile plans in a process of its own; what Triton has compiled lies on the disk."""
     model, name, rows, plans = job
     product = Product(Bench(True), model, name, rows)
-    for plan in plans:
+    for plan, on in itertools.product(plans, (False, True)):
         try:
-            with forced(plan):
+            with forced(plan), early(on):
                 product.ours(0)
         except Exception as error:
-            print(f"{plan}: {type(error).__name__}", flush=True)
+            print(f"{plan}: {type(error).__name__}: {error}"[:200], flush=True)
 
 
 def tune(bench: Bench, model: Model, names: list[str], all_rows: list[int]) -> None:
-    """Every product with every candidate, the best of them first."""
-    jobs = []
-    for name, rows in itertools.product(names, all_rows):
-        plans = candidates(rows, name in ("gate_up", ROTATED))
-        jobs += [(model, name, rows, plans[i::4]) for i in range(4)]
+    """Every product with every candidate, launched early and not, the best of them first."""
+
+    def plans(name: str, rows: int) -> list[Plan]:
+        return candidates(rows, model.product(name)[1], name in ("gate_up", ROTATED))
+
+    each = list(itertools.product(names, all_rows))
+    jobs = [(model, name, rows, plans(name, rows)[i::3]) for name, rows in each for i in range(3)]
     with multiprocessing.get_context("spawn").Pool(14) as pool:
         pool.map(warm, jobs, chunksize=1)
-    for name, rows in itertools.product(names, all_rows):
+    for name, rows in each:
         product = Product(bench, model, name, rows)
         found = []
-        for plan in candidates(rows, name in ("gate_up", ROTATED)):
-            try:
-                with forced(plan):
-                    found.append((bench.us(product.ours, product.calls), str(plan)))
-            except Exception as error:
-                print(f"{plan}: {type(error).__name__}: {error}"[:150], flush=True)
-        for us, plan in sorted(found)[:8]:
-            print(f"tune {model.name} {name:8} {rows:4} {us:8.2f} µs {plan}", flush=True)
+        for plan in [*plans(name, rows), None]:
+            both = []
+            for on in (True, False):
+                try:
+                    with forced(plan), early(on):
+                        both.append(bench.us(product.ours, product.calls))
+                except Exception as error:
+                    print(f"{plan}: {type(error).__name__}: {error}"[:150], flush=True)
+                    break
+            if len(both) == 2:
+                found.append((*both, str(plan or "as planned")))
+        for at_once, after, plan in sorted(found)[:10]:
+            print(f"tune {model.name} {name:8} {rows:4} early {at_once:8.2f} not {after:8.2f} µs {plan}", flush=True)
 
 
 def main() -> int:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ddscope_kernels.batched import layer
-from ddscope_kernels.batched.layer_plan import Few, Library, Tiles, forced, plan
+from ddscope_kernels.batched.layer_plan import Few, Library, Tiles, Whole, early, forced, plan
 from tests.unit.triton_support import CUDA, DEVICES, examples, reference, run, shapes
 
 EPS = 1e-5
@@ -26,6 +26,8 @@ PLANS = [
     Tiles(16, 16, 32, stages=2),
     Tiles(32, 16, 64, groups=4, stages=3),
     Tiles(64, 32, 64),
+    Whole(16, 16),
+    Whole(32, 16, 8),
     Library(),
 ]
 DTYPES = st.sampled_from([torch.float32, torch.bfloat16])
@@ -149,7 +151,8 @@ def test_other_dtypes_and_empty_ones_go_to_torch(device, dtype) -> None:
 
 def test_one_row_and_a_few_have_their_own_kernel_and_large_products_are_the_librarys() -> None:
     assert isinstance(plan(1, 960, 576, torch.bfloat16), Few)
-    assert isinstance(plan(33, 960, 576, torch.bfloat16), Tiles)
+    assert isinstance(plan(33, 960, 576, torch.bfloat16), Whole)
+    assert isinstance(plan(33, 1024, 4096, torch.bfloat16), Tiles)
     assert isinstance(plan(65, 14336, 4096, torch.bfloat16, pairs=True), Library)
     assert isinstance(plan(8224, 576, 576, torch.bfloat16), Library)
     with forced(Library()):
@@ -189,7 +192,7 @@ def test_kernels_that_start_before_the_one_before_them_ends_give_the_same() -> N
     for rows in (1, 33):
         x = torch.randn(rows, 576, device="cuda", dtype=torch.bfloat16)
         expected = chain(x)
-        with forced(None, pdl=True):
+        with early():
             chain(x)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):

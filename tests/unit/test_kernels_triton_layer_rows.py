@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ddscope_kernels.batched import layer
-from ddscope_kernels.batched.layer_plan import Few, Library, Tiles, forced
+from ddscope_kernels.batched.layer_plan import Few, Library, Tiles, Whole, forced
 from tests.unit.triton_support import CUDA, DEVICES, examples, reference, run, run_in_place, shapes
 
 EPS = 1e-5
@@ -107,7 +107,7 @@ def test_queries_and_caches_are_what_float64_makes_them(device, shape, dtype, no
 @given(
     shape=SHAPES,
     dtype=DTYPES,
-    how=st.sampled_from([None, Few(4, 32), Tiles(16, 16, 32), Tiles(32, 16, 64, groups=4), Library()]),
+    how=st.sampled_from([None, Few(4, 32), Tiles(16, 16, 32), Tiles(32, 16, 64, groups=4), Whole(16, 16), Library()]),
     options=st.tuples(st.booleans(), st.booleans(), st.booleans()),
     seed=st.integers(0, 2**30),
 )

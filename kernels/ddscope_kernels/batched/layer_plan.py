@@ -36,11 +36,20 @@ class Tiles:
 
 
 @dataclass(frozen=True, slots=True)
+class Whole:
+    """block_m rows by block_n columns a program, all terms of their sums at once, shared by its warps."""
+
+    block_m: int
+    block_n: int
+    warps: int = 4
+
+
+@dataclass(frozen=True, slots=True)
 class Library:
     """The product is the device's library's (torch), norm and gate are kernels of their own."""
 
 
-Plan = Few | Tiles | Library
+Plan = Few | Tiles | Whole | Library
 
 FEW = 4
 """Rows up to which a tensor core, which takes 16, is no gain."""
@@ -58,25 +67,39 @@ def plan(rows: int, columns: int, depth: int, dtype: torch.dtype, pairs: bool = 
         return Few(4 if pairs or columns < 1024 else 8, min(power_of_two(depth, 16), wide * 2))
     if dtype == torch.float32:
         return Tiles(16, 16, 32, stages=2)  # no tensor core for it: for tests of exactness, not for speed
-    if depth * columns * (2 if pairs else 1) > 1 << 23 or rows > 160:
+    if depth * columns * (2 if pairs else 1) > 1 << 21 or rows > 160:
         return Library()
-    if rows <= 16:
-        return Tiles(16, 16, 256, groups=4, stages=3)
-    return Tiles(32, 16, 128, groups=4, stages=4) if rows <= 64 else Tiles(64, 32, 64, stages=4)
+    if depth <= 2048:
+        return Whole(16 if rows <= 64 else 32, 16, 4 if depth <= 1024 else 8)
+    return Tiles(32, 32, 64, stages=4)
 
 
 def pdl() -> bool:
-    """Whether kernels are launched before the one before them ends (programmatic dependent launch, sm_90)."""
+    """Whether kernels are launched before the one before them ends (`early`)."""
     return _pdl
 
 
 @contextmanager
-def forced(how: Plan | None = None, pdl: bool | None = None) -> Iterator[None]:
-    """Within it, every product is computed as given, whatever its sizes; for benchmarks and tests."""
-    global _forced, _pdl
-    before = _forced, _pdl
-    _forced, _pdl = how, before[1] if pdl is None else pdl
+def early(on: bool = True) -> Iterator[None]:
+    """Within it, kernels start before the one before them ends, bring their weights in, and then wait for it.
+
+    For sm_90 and newer (programmatic dependent launch), also while a graph is captured, which keeps it. Weights, norms'
+    weights and biases must not be written by kernels of the same stream meanwhile.
+    """
+    global _pdl
+    before, _pdl = _pdl, on
     try:
         yield
     finally:
-        _forced, _pdl = before
+        _pdl = before
+
+
+@contextmanager
+def forced(how: Plan | None) -> Iterator[None]:
+    """Within it, every product is computed as given, whatever its sizes; for benchmarks and tests."""
+    global _forced
+    before, _forced = _forced, how
+    try:
+        yield
+    finally:
+        _forced = before

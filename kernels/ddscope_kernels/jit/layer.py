@@ -15,8 +15,8 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ddscope_kernels.batched.backend import power_of_two
-from ddscope_kernels.batched.layer_plan import Few, Tiles
-from ddscope_kernels.jit.layer_ends import begin, finish, prepare, weight_row
+from ddscope_kernels.batched.layer_plan import Few, Tiles, Whole
+from ddscope_kernels.jit.layer_ends import arrived, begin, finish, prepare, weight_row
 
 
 @triton.jit
@@ -34,7 +34,7 @@ def _few(x_ptr, norm_ptr, w_ptr, bias_ptr, add_ptr, out_ptr, rotation, eps, x_st
          ROWS2: tl.constexpr, N: tl.constexpr, K: tl.constexpr, W_STRIDE: tl.constexpr, SECOND: tl.constexpr,
          NODES: tl.constexpr, HQ: tl.constexpr, HKV: tl.constexpr, HALF: tl.constexpr, COUNTED: tl.constexpr,
          BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, NORM: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr,
-         BIAS: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+         BIAS: tl.constexpr, INTERPRETED: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
     """BLOCK_N columns of all rows a program, without a tensor core: weights go from memory to where they are used."""
     m = tl.arange(0, ROWS2)[:, None, None]
     column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -76,7 +76,7 @@ def _few(x_ptr, norm_ptr, w_ptr, bias_ptr, add_ptr, out_ptr, rotation, eps, x_st
     if NORM:
         scale = tl.rsqrt(tl.sum(squares, axis=2) / K + eps)
     finish(value, second, scale, prepared, rows, columns, ROWS, out_ptr, rotation, N, NODES, HQ, HKV, HALF, COUNTED,
-           NORM, GATED)  # fmt: skip
+           NORM, GATED, INTERPRETED)  # fmt: skip
 
 
 @triton.jit
@@ -84,7 +84,7 @@ def _tile(x_ptr, norm_ptr, w_ptr, bias_ptr, add_ptr, out_ptr, rotation, rows, ep
           N: tl.constexpr, K: tl.constexpr, W_STRIDE: tl.constexpr, SECOND: tl.constexpr, NODES: tl.constexpr,
           HQ: tl.constexpr, HKV: tl.constexpr, HALF: tl.constexpr, COUNTED: tl.constexpr, BLOCK_M: tl.constexpr,
           BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr, NORM: tl.constexpr, GATED: tl.constexpr,
-          ADD: tl.constexpr, BIAS: tl.constexpr, UPCAST: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+          ADD: tl.constexpr, BIAS: tl.constexpr, INTERPRETED: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
     """BLOCK_M rows and BLOCK_N columns a program."""
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -106,7 +106,7 @@ def _tile(x_ptr, norm_ptr, w_ptr, bias_ptr, add_ptr, out_ptr, rotation, rows, ep
             wide = x.to(tl.float32)
             squares += wide * wide
             x = (wide * tl.load(norm_ptr + k, mask=k < K, other=0.0).to(tl.float32)[None, :]).to(x.dtype)
-        if UPCAST:
+        if INTERPRETED:
             x, w = x.to(tl.float32), w.to(tl.float32)
         acc = tl.dot(x, w, acc=acc, input_precision="ieee")
         if SECOND > 0:
@@ -116,7 +116,7 @@ def _tile(x_ptr, norm_ptr, w_ptr, bias_ptr, add_ptr, out_ptr, rotation, rows, ep
     if NORM:
         scale = tl.rsqrt(tl.sum(squares, axis=1) / K + eps)[:, None]
     finish(acc, acc_up, scale, prepared, m[:, None], n[None, :], rows, out_ptr, rotation, N, NODES, HQ, HKV, HALF,
-           COUNTED, NORM, GATED)  # fmt: skip
+           COUNTED, NORM, GATED, INTERPRETED)  # fmt: skip
 
 
 @triton.jit
@@ -125,7 +125,7 @@ def _tile_by_groups(x_ptr, norm_ptr, w_ptr, bias_ptr, add_ptr, out_ptr, rotation
                     NODES: tl.constexpr, HQ: tl.constexpr, HKV: tl.constexpr, HALF: tl.constexpr,
                     COUNTED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
                     GROUPS: tl.constexpr, STAGES: tl.constexpr, NORM: tl.constexpr, GATED: tl.constexpr,
-                    ADD: tl.constexpr, BIAS: tl.constexpr, UPCAST: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+                    ADD: tl.constexpr, BIAS: tl.constexpr, INTERPRETED: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
     """As `_tile`; GROUPS of warps share the terms of each sum, which makes the chains of dependent products short."""
     PART: tl.constexpr = BLOCK_K // GROUPS
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -150,7 +150,7 @@ def _tile_by_groups(x_ptr, norm_ptr, w_ptr, bias_ptr, add_ptr, out_ptr, rotation
             wide = x.to(tl.float32)
             squares += wide * wide
             x = (wide * tl.load(norm_ptr + across, mask=across < K, other=0.0).to(tl.float32)).to(x.dtype)
-        if UPCAST:
+        if INTERPRETED:
             x, w = x.to(tl.float32), w.to(tl.float32)
         acc = tl.dot(x, w, acc=acc, input_precision="ieee")
         if SECOND > 0:
@@ -163,7 +163,103 @@ def _tile_by_groups(x_ptr, norm_ptr, w_ptr, bias_ptr, add_ptr, out_ptr, rotation
     if NORM:
         scale = tl.rsqrt(tl.sum(tl.sum(squares, axis=2), axis=0) / K + eps)[:, None]
     finish(value, second, scale, prepared, m[:, None], n[None, :], rows, out_ptr, rotation, N, NODES, HQ, HKV, HALF,
-           COUNTED, NORM, GATED)  # fmt: skip
+           COUNTED, NORM, GATED, INTERPRETED)  # fmt: skip
+
+
+@triton.jit
+def _weights(w_row, n, first, K: tl.constexpr, N: tl.constexpr, GROUPS: tl.constexpr, PIECE: tl.constexpr):
+    """[GROUPS, PIECE / GROUPS, n] weights of PIECE terms from `first` on."""
+    PART: tl.constexpr = PIECE // GROUPS
+    k = first + tl.arange(0, GROUPS)[:, None, None] * PART + tl.arange(0, PART)[None, :, None]
+    return tl.load(w_row + k, mask=(n < N)[None, None, :] & (k < K), other=0.0)
+
+
+@triton.jit
+def _values(x_row, there, first, K: tl.constexpr, GROUPS: tl.constexpr, PIECE: tl.constexpr):
+    """[GROUPS, m, PIECE / GROUPS] values of PIECE terms from `first` on; there: [1, m, 1]."""
+    PART: tl.constexpr = PIECE // GROUPS
+    k = first + tl.arange(0, GROUPS)[:, None, None] * PART + tl.arange(0, PART)[None, None, :]
+    return tl.load(x_row + k, mask=there & (k < K), other=0.0)
+
+
+@triton.jit
+def _absorb(acc, acc_up, squares, x, norm, w, up, NORM: tl.constexpr, SECOND: tl.constexpr,
+            INTERPRETED: tl.constexpr):  # fmt: skip
+    """The sums after one more piece."""
+    if NORM:
+        wide = x.to(tl.float32)
+        squares += tl.sum(tl.sum(wide * wide, axis=2), axis=0)
+        x = (wide * norm.to(tl.float32)).to(x.dtype)
+    if INTERPRETED:
+        x, w, up = x.to(tl.float32), w.to(tl.float32), up.to(tl.float32)
+    acc = tl.dot(x, w, acc=acc, input_precision="ieee")
+    if SECOND > 0:
+        acc_up = tl.dot(x, up, acc=acc_up, input_precision="ieee")
+    return acc, acc_up, squares
+
+
+@triton.jit
+def _whole(x_ptr, norm_ptr, w_ptr, bias_ptr, add_ptr, out_ptr, rotation, rows, eps, x_stride, add_stride,
+           N: tl.constexpr, K: tl.constexpr, W_STRIDE: tl.constexpr, SECOND: tl.constexpr, NODES: tl.constexpr,
+           HQ: tl.constexpr, HKV: tl.constexpr, HALF: tl.constexpr, COUNTED: tl.constexpr, BLOCK_M: tl.constexpr,
+           BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, REST: tl.constexpr, GROUPS: tl.constexpr, NORM: tl.constexpr,
+           GATED: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr, INTERPRETED: tl.constexpr,
+           PDL: tl.constexpr):  # fmt: skip
+    """BLOCK_M rows and BLOCK_N columns a program, all their terms at once: BLOCK_K of them, and REST more.
+
+    GROUPS of warps share the terms of each sum, as in `_tile_by_groups`. Weights are asked for before the kernels that
+    make x have ended, and all that is read before anything of it is used.
+    """
+    if PDL:
+        gdc_launch_dependents()
+    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    w_row = w_ptr + weight_row(n, HALF).to(tl.int64)[None, None, :] * W_STRIDE
+    w = _weights(w_row, n, 0, K, N, GROUPS, BLOCK_K)
+    up, w_rest = w, w
+    if SECOND > 0:
+        up = _weights(w_row + SECOND * W_STRIDE, n, 0, K, N, GROUPS, BLOCK_K)
+    if REST > 0:
+        w_rest = _weights(w_row, n, BLOCK_K, K, N, GROUPS, REST)
+    up_rest = w_rest
+    if REST > 0 and SECOND > 0:
+        up_rest = _weights(w_row + SECOND * W_STRIDE, n, BLOCK_K, K, N, GROUPS, REST)
+    norm, norm_rest = w, w
+    if NORM:
+        always = tl.full((1, 1, 1), 1, tl.int1)
+        norm = _values(norm_ptr, always, 0, K, GROUPS, BLOCK_K)
+        if REST > 0:
+            norm_rest = _values(norm_ptr, always, BLOCK_K, K, GROUPS, REST)
+    if PDL:
+        gdc_wait()
+    there = (m < rows)[None, :, None]
+    x_row = x_ptr + m.to(tl.int64)[None, :, None] * x_stride
+    x = _values(x_row, there, 0, K, GROUPS, BLOCK_K)
+    x_rest = x
+    if REST > 0:
+        x_rest = _values(x_row, there, BLOCK_K, K, GROUPS, REST)
+    prepared = prepare(m[:, None], n[None, :], rows, bias_ptr, add_ptr, add_stride, rotation, N, SECOND, HALF, ADD,
+                       BIAS)  # fmt: skip
+    if not INTERPRETED:
+        x = arrived(x)
+        if REST > 0:
+            x_rest = arrived(x_rest)
+    acc = tl.zeros((GROUPS, BLOCK_M, BLOCK_N), tl.float32)
+    acc_up = tl.zeros((GROUPS, BLOCK_M, BLOCK_N), tl.float32)
+    squares = tl.zeros((BLOCK_M,), tl.float32)
+    acc, acc_up, squares = _absorb(acc, acc_up, squares, x, norm, w, up, NORM, SECOND, INTERPRETED)
+    if REST > 0:
+        acc, acc_up, squares = _absorb(
+            acc, acc_up, squares, x_rest, norm_rest, w_rest, up_rest, NORM, SECOND, INTERPRETED
+        )
+    value = tl.sum(acc, axis=0)
+    second, scale = value, value
+    if SECOND > 0:
+        second = tl.sum(acc_up, axis=0)
+    if NORM:
+        scale = tl.rsqrt(squares / K + eps)[:, None]
+    finish(value, second, scale, prepared, m[:, None], n[None, :], rows, out_ptr, rotation, N, NODES, HQ, HKV, HALF,
+           COUNTED, NORM, GATED, INTERPRETED)  # fmt: skip
 
 
 @triton.jit
@@ -224,7 +320,7 @@ def product(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    how: Few | Tiles,
+    how: Few | Tiles | Whole,
     *,
     norm: Tensor | None = None,
     eps: float = 0.0,
@@ -259,20 +355,28 @@ def product(
         "HALF": second,
         "COUNTED": into is not None and into.counts is not None,
         "BLOCK_N": how.block_n,
-        "BLOCK_K": how.block_k,
         "NORM": norm is not None,
         "GATED": gated,
         "ADD": add is not None,
         "BIAS": bias is not None,
+        "INTERPRETED": not x.is_cuda,
         "PDL": pdl,
         "num_warps": how.warps,
         **({"launch_pdl": True} if pdl else {}),
     }
     if isinstance(how, Few):
-        _few[(triton.cdiv(columns, how.block_n),)](*pointers, *numbers, ROWS=rows, ROWS2=power_of_two(rows), **given)
+        _few[(triton.cdiv(columns, how.block_n),)](
+            *pointers, *numbers, ROWS=rows, ROWS2=power_of_two(rows), BLOCK_K=how.block_k, **given)  # fmt: skip
         return out
-    tiles = {"BLOCK_M": how.block_m, "STAGES": how.stages, "UPCAST": x.dtype == torch.bfloat16 and not x.is_cuda}
     grid = triton.cdiv(rows, how.block_m), triton.cdiv(columns, how.block_n)
+    if isinstance(how, Whole):
+        block = max(how.warps * 16, power_of_two(depth + 1) // 2)
+        rest = power_of_two(depth - block, how.warps * 16) if depth > block else 0
+        _whole[grid](
+            *pointers, rows, *numbers, BLOCK_M=how.block_m, BLOCK_K=block, REST=rest, GROUPS=how.warps, **given
+        )
+        return out
+    tiles = {"BLOCK_M": how.block_m, "BLOCK_K": how.block_k, "STAGES": how.stages}
     if how.groups == 1:
         _tile[grid](*pointers, rows, *numbers, **tiles, **given)
     else:

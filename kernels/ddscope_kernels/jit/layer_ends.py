@@ -40,6 +40,16 @@ def _fetch(w_ptr, row, K: tl.constexpr, W_STRIDE: tl.constexpr):
 
 
 @triton.jit
+def arrived(x):
+    """x, at a point that nothing is moved across: what is read before it is asked for before x is waited for."""
+    if x.dtype.primitive_bitwidth == 16:
+        x = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=False, pack=2)
+    else:
+        x = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=False, pack=1)
+    return x
+
+
+@triton.jit
 def prepare(m, n, rows, bias_ptr, add_ptr, add_stride, rotation, N: tl.constexpr, SECOND: tl.constexpr,
             HALF: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr):  # fmt: skip
     """What `finish` adds or turns by, for m [BLOCK_M, 1] and n [1, BLOCK_N]: asked for early, it is there in time.
@@ -70,18 +80,22 @@ def prepare(m, n, rows, bias_ptr, add_ptr, add_stride, rotation, N: tl.constexpr
 @triton.jit
 def finish(value, second, scale, prepared, m, n, rows, out_ptr, rotation, N: tl.constexpr, NODES: tl.constexpr,
            HQ: tl.constexpr, HKV: tl.constexpr, HALF: tl.constexpr, COUNTED: tl.constexpr, NORM: tl.constexpr,
-           GATED: tl.constexpr):  # fmt: skip
+           GATED: tl.constexpr, INTERPRETED: tl.constexpr):  # fmt: skip
     """Scale, add, gate or rotate, and store sums [BLOCK_M, BLOCK_N]; second: of the other weights of a pair."""
     there = (m < rows) & (n < N)
     if NORM:
         value = value * scale
         second = second * scale
-    value += prepared[0]
+    first, other, cos_a, cos_b, sin_a, sin_b = prepared
+    if not INTERPRETED:
+        first = arrived(first)
+        cos_a, cos_b, sin_a, sin_b = arrived(cos_a), arrived(cos_b), arrived(sin_a), arrived(sin_b)
+    value += first
     if HALF > 0:
-        second += prepared[1]
+        second += other
         head, i = n // HALF, n % HALF
-        a = tl.where(head < HQ + HKV, value * prepared[2] + second * prepared[4], value)
-        b = tl.where(head < HQ + HKV, second * prepared[3] + value * prepared[5], second)
+        a = tl.where(head < HQ + HKV, value * cos_a + second * sin_a, value)
+        b = tl.where(head < HQ + HKV, second * cos_b + value * sin_b, second)
         _store(out_ptr + (m.to(tl.int64) * HQ + head) * (2 * HALF) + i, a, b, there & (head < HQ), HALF)
         request, node = (m // NODES).to(tl.int64), m % NODES
         place = tl.load(rotation[5] + request, mask=m < rows, other=0).to(tl.int64) + node
@@ -95,7 +109,7 @@ def finish(value, second, scale, prepared, m, n, rows, out_ptr, rotation, N: tl.
         _store(v_at, a, b, kept & (kv_head >= HKV), HALF)
     else:
         if GATED:
-            value = value / (1.0 + tl.exp(-value)) * (second + prepared[1])
+            value = value / (1.0 + tl.exp(-value)) * (second + other)
         tl.store(out_ptr + m.to(tl.int64) * N + n, value.to(out_ptr.dtype.element_ty), mask=there)
 
 
