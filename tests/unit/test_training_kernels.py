@@ -7,10 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from ddscope.engine.config import read_drafter_config
 from ddscope.engine.tokenizer import Tokenizer
 from ddscope.engine.training.block_attention import block_attention
+from ddscope.engine.training.freerun import FreeRun
 from ddscope.engine.training.loss import softmax_
+from ddscope.engine.training.model import DrafterModule
 from ddscope.engine.training.writing import Writer, chat_frame
+from tests.engine_models import drafter_config, target_config, write_pair
 from tests.unit.training_support import EOS, chat_target, load
 from tests.unit.triton_support import CUDA, DEVICES, SWITCH
 
@@ -73,3 +77,21 @@ def test_a_softmax_in_place_is_what_torch_makes(size: int, device: str, monkeypa
         assert best.tolist()[1] == 5 and best.tolist() == logits.float().argmax(-1).tolist()
         torch.testing.assert_close(logz.cpu().double(), logits.double().logsumexp(-1), rtol=1e-5, atol=1e-5)
         assert (mine.cpu().double() - exact).norm() / exact.norm() < most
+
+
+@pytest.mark.skipif(CUDA, reason="this process compiles for CUDA")
+@pytest.mark.parametrize("budget", [None, 5])
+def test_kernels_decode_what_is_decoded_without_them(
+    budget: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A drafter that knows nothing, whose trees are verified all the same, and texts of different lengths."""
+    config = drafter_config(head_dim=16, num_hidden_layers=1, block_size=3)
+    target, draft = write_pair(tmp_path, target_config(head_dim=16, num_hidden_layers=4, eos_token_id=EOS), config)
+    texts = []
+    for switch in ("0", "1"):
+        monkeypatch.setenv(SWITCH, switch)
+        module = DrafterModule(read_drafter_config(draft), 64, torch.device("cpu"))
+        module.load(draft)
+        texts.append(FreeRun(load(target), module, [[0, 1, 5, 2, 3], [0, 1, 2, 3]], 5, budget).run())
+    assert texts[0] == texts[1]
+    assert [len(text.output) for text in texts[0]] == [5, 5]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ddscope.engine.config import Rope, TargetConfig, TransformerConfig, read_target_config
 from ddscope.engine.target import load_target_tensors
-from ddscope_kernels.batched import tree_attention, use_triton
+from ddscope_kernels.batched import tree_attention, unpack_bits, use_triton
 from ddscope_kernels.batched.attention import HEAD_SIZES
 
 
@@ -26,6 +26,10 @@ class Passed:
 
     last: Tensor
     captured: Tensor
+
+
+_Attend = Callable[[int, Tensor, Tensor], Tensor]
+"""From a layer's number, q [R, T, heads, head_dim] and new K and V [R, T, 2 kv_heads, head_dim] to what is read."""
 
 
 class RopeTable:
@@ -169,26 +173,56 @@ class BatchTarget:
             sees = torch.arange(extent, device=ids.device) <= places[:, None, None]
             bias = torch.zeros(sees.shape, dtype=self.dtype, device=ids.device).masked_fill_(~sees, -torch.inf)
             return self.step(ids[:, None], places[:, None], places[:, None], cache, bias).last[:, 0]
-        kv_heads = self.config.stack.kv_heads
-        before = torch.where(live, places, 0).to(torch.int32)
+        before = torch.where(live, places, 0)
         itself = torch.ones(len(ids), 1, 1, dtype=torch.int32, device=ids.device)
-        nothing = torch.zeros_like(before)
+        nothing = torch.zeros(len(ids), dtype=torch.int32, device=ids.device)
+        attend = self._over_cache(cache, places[:, None], before, itself, nothing)
+        return self._run(ids[:, None], places[:, None], self.rope(cache.data.shape[2]), attend, ()).last[:, 0]
+
+    def verify(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        base: Tensor,
+        bits: Tensor,
+        counts: Tensor,
+        cache: BatchCache,
+        capture: Sequence[int] = (),
+    ) -> Passed:
+        """The nodes of each sequence's tree, root first, over the cache; K and V of node j go to row base + j.
+
+        tokens, positions: [R, N]; base: [R] rows before the root; bits: [R, N, …] and counts: [R] as of TreeBatch.
+        """
+        nodes = torch.arange(tokens.shape[1], device=tokens.device)
+        slots = base[:, None] + nodes
+        if not self.masks:
+            attend = self._over_cache(cache, slots, base, bits, counts)
+            return self._run(tokens, positions, self.rope(cache.data.shape[2]), attend, capture)
+        node = torch.arange(cache.data.shape[2], device=tokens.device) - base[:, None]
+        inside = ((node >= 0) & (node < len(nodes)))[:, None]
+        at = node.clamp(0, len(nodes) - 1)[:, None].expand(-1, len(nodes), -1)
+        sees = (node < 0)[:, None] | (unpack_bits(bits).gather(2, at) & inside)
+        bias = torch.zeros(sees.shape, dtype=self.dtype, device=tokens.device).masked_fill_(~sees, -torch.inf)
+        return self.step(tokens, positions, slots, cache, bias, capture)
+
+    def _over_cache(self, cache: BatchCache, slots: Tensor, base: Tensor, bits: Tensor, counts: Tensor) -> _Attend:
+        """Writes K and V to rows `slots` of the cache, and reads by the kernel what nodes see."""
+        kv_heads, before = self.config.stack.kv_heads, base.to(torch.int32)
 
         def attend(layer: int, q: Tensor, kv: Tensor) -> Tensor:
             here = cache.data[layer]
-            here[cache.sequence, places[:, None]] = kv
+            here[cache.sequence, slots] = kv
             k, v = here[:, :, :kv_heads].transpose(1, 2), here[:, :, kv_heads:].transpose(1, 2)
-            return tree_attention(q, k, v, itself, before, counts=nothing)
+            return tree_attention(q, k, v, bits, before, counts=counts)
 
-        rope = self.rope(cache.data.shape[2])
-        return self._run(ids[:, None], places[:, None], rope, attend, ()).last[:, 0]
+        return attend
 
     def _run(
         self,
         ids: Tensor,
         positions: Tensor,
         rope: RopeTable,
-        attend: Callable[[int, Tensor, Tensor], Tensor],
+        attend: _Attend,
         capture: Sequence[int],
     ) -> Passed:
         stack = self.config.stack

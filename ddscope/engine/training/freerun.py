@@ -1,38 +1,43 @@
 """Greedy decoding of many prompts at once with chain or tree, for τ on a GPU: the engine's algorithms, batched models.
 
 Every text is its own: trees, paths and limits are those of `ddscope.engine.generate`, and a test compares the texts.
+All state lies on the device; the host asks once a step how many texts have ended.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ddscope.engine.drafting import CHAIN_TOPK
-from ddscope.engine.training.forward import BatchCache, BatchTarget, Passed
-from ddscope.engine.training.model import Context, DrafterModule, over_mask
-from ddscope_kernels import DraftTree, build_tree, chain_tree, compact_kv, topk_logprobs, visibility, walk
+from ddscope.engine.training.forward import BatchCache, BatchTarget
+from ddscope.engine.training.model import Context, DrafterModule, over_blocks
+from ddscope_kernels.batched import TreeBatch, WalkBatch, build_tree, choose, compact_kv, topk_logprobs, walk
+from ddscope_kernels.batched.marginals import MAX_K
+from ddscope_kernels.batched.walk import RUNNING
 
 _EXTENT = 64
+_ROWS = 8192
+"""Rows whose logits exist at once: those of all nodes of all texts would be gigabytes."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Text:
-    """One prompt being answered. accepted: drafted tokens that each step accepted; base: committed tokens."""
+    """One prompt's answer. accepted: drafted tokens that each step accepted."""
 
     prompt: list[int]
-    output: list[int] = field(default_factory=list)
-    accepted: list[int] = field(default_factory=list)
-    base: int = 0
-    done: bool = False
+    output: list[int]
+    accepted: list[int]
 
 
 class FreeRun:
-    """Decodes R prompts; `budget` None is DFlash's chain, else DDTree's nodes without the root."""
+    """Decodes R prompts; `budget` None is DFlash's chain, else DDTree's nodes without the root.
+
+    A depth gives at most 64 candidates; the engine's own generator has no such limit.
+    """
 
     def __init__(
         self,
@@ -42,99 +47,100 @@ class FreeRun:
         max_new_tokens: int,
         budget: int | None,
     ) -> None:
-        self._target, self._drafter, self._limit, self._budget = target, drafter, max_new_tokens, budget
-        self.texts = [Text(list(prompt)) for prompt in prompts]
-        block = drafter.config.block_size
-        nodes = block - 1 if budget is None else budget
-        rows = max(map(len, prompts)) + max_new_tokens + max(nodes + 1, block) + 1
+        self._target, self._drafter = target, drafter
+        self._prompts = [list(prompt) for prompt in prompts]
+        block, stack, count = drafter.config.block_size, drafter.config.stack, len(prompts)
+        self._candidates, self._budget = (1, block - 1) if budget is None else (min(budget, MAX_K), budget)
+        longest = max(map(len, prompts))
+        rows = longest + max_new_tokens + max(self._budget + 1, block) + 1
         self._rows = -(-rows // _EXTENT) * _EXTENT
-        stack = drafter.config.stack
-        self._cache = BatchCache(target.config.stack, len(prompts), self._rows, target.embedding)
-        shape = (len(prompts), self._rows, stack.kv_heads, stack.head_dim)
+        self._cache = BatchCache(target.config.stack, count, self._rows, target.embedding)
+        shape = (count, self._rows, stack.kv_heads, stack.head_dim)
         self._context = [
             Context(target.embedding.new_zeros(shape), target.embedding.new_zeros(shape)) for _ in range(stack.layers)
         ]
+        device = target.device
+        most = target.config.stack.max_positions
+        self._base = torch.tensor([len(prompt) for prompt in prompts], device=device)  # committed tokens
+        self._limit = torch.tensor([min(max_new_tokens, most - len(prompt)) for prompt in prompts], device=device)
+        # What is emitted behind a text's limit lands in the columns behind.
+        self._output = torch.zeros(count, max_new_tokens + block + 1, dtype=torch.int64, device=device)
+        self._emitted = torch.zeros(count, dtype=torch.int64, device=device)
+        self._last = torch.zeros(count, dtype=torch.int64, device=device)  # token that is not committed yet
+        self._live = torch.ones(count, dtype=torch.bool, device=device)
+        self._eos = torch.tensor(sorted(target.config.eos_ids), dtype=torch.int64, device=device)
+        self._accepted: list[Tensor] = []  # a step each: [R], -1 where a text had ended
 
     @torch.inference_mode()
     def run(self, told: Callable[[int], None] | None = None) -> list[Text]:
         """Decode all to their ends; told: called after each step with how many have ended."""
         self._prefill()
-        while live := [number for number, text in enumerate(self.texts) if not text.done]:
-            trees = self._trees(live)
-            self._verify(live, trees)
+        while live := int(self._live.sum()):
             if told is not None:
-                told(sum(text.done for text in self.texts))
-        return self.texts
+                told(len(self._prompts) - live)
+            self._verify(self._trees())
+        steps = torch.stack(self._accepted, dim=1).tolist() if self._accepted else [[] for _ in self._prompts]
+        outputs, lengths = self._output.tolist(), self._emitted.tolist()
+        return [
+            Text(prompt, output[:length], [count for count in accepted if count >= 0])
+            for prompt, output, length, accepted in zip(self._prompts, outputs, lengths, steps, strict=True)
+        ]
 
     def _prefill(self) -> None:
-        lengths = [len(text.prompt) for text in self.texts]
-        width = max(lengths)
-        ids = self._tensor([text.prompt + [0] * (width - len(text.prompt)) for text in self.texts])
-        at = torch.arange(width, device=ids.device).expand_as(ids)
-        # Behind a prompt's end stands what its own tokens will replace; the mask never shows it.
-        sees = torch.ones(width, width, dtype=torch.bool, device=ids.device).tril().expand(len(ids), -1, -1)
-        out = self._target.step(ids, at, at, self._cache, self._bias(sees), self._capture)
+        width, device = max(map(len, self._prompts)), self._target.device
+        ids = torch.tensor([prompt + [0] * (width - len(prompt)) for prompt in self._prompts], device=device)
+        at = torch.arange(width, device=device).expand_as(ids)
+        # Behind a prompt's end stands what its own tokens will replace; nobody sees it before.
+        sees = torch.ones(width, width, dtype=torch.bool, device=device).tril().expand(len(ids), -1, -1)
+        bias = torch.zeros(sees.shape, dtype=self._target.dtype, device=device).masked_fill_(~sees, -torch.inf)
+        out = self._target.step(ids, at, at, self._cache, bias, self._capture)
         self._keep(out.captured, at)
-        last = out.last[torch.arange(len(ids), device=ids.device), self._tensor(lengths) - 1]
-        for text, token in zip(self.texts, self._target.logits(last).argmax(-1).tolist(), strict=True):
-            text.base = len(text.prompt)
-            self._emit(text, [token])
+        last = out.last[torch.arange(len(ids), device=device), self._base - 1]
+        self._last = self._target.logits(last).argmax(-1)
+        self._output[:, 0] = self._last
+        self._emitted += 1
+        self._live &= (self._limit > 1) & ~(self._last[:, None] == self._eos).any(-1)
 
-    def _trees(self, live: list[int]) -> list[DraftTree]:
-        """The tree of every text; empty ones for those that have ended."""
+    def _trees(self) -> TreeBatch:
+        """The tree of every text, those that have ended included."""
         block, mask = self._drafter.config.block_size, self._drafter.config.mask_token_id
-        base = self._bases()
-        rows = self._tensor([[text.output[-1]] + [mask] * (block - 1) for text in self.texts])
-        positions = base[:, None] + torch.arange(block, device=base.device)
-        extent = self._extent(block)
-        sees = torch.arange(extent, device=base.device) < base[:, None, None]
-        own = torch.ones(len(base), block, block, dtype=torch.bool, device=base.device)
-        bias = self._bias(torch.cat([sees.expand(-1, block, -1), own], dim=-1))[:, None]
-        context = [Context(kv.k[:, :extent], kv.v[:, :extent]) for kv in self._context]
-        hidden = self._drafter(F.embedding(rows, self._target.embedding), positions, context, over_mask(bias))
-        drafted = hidden[torch.tensor(live, device=base.device), 1:]
-        candidates = CHAIN_TOPK if self._budget is None else self._budget
-        trees = [DraftTree() for _ in self.texts]
-        marginals = topk_logprobs(self._target.logits(drafted).flatten(0, 1), candidates)
-        logprobs = marginals.logprobs.view(len(live), block - 1, -1).tolist()
-        ids = marginals.ids.view(len(live), block - 1, -1).tolist()
-        for number, probs, tokens in zip(live, logprobs, ids, strict=True):
-            if self._budget is None:
-                trees[number] = chain_tree(probs, tokens, block - 1)
-            else:
-                trees[number] = build_tree(probs, tokens, self._budget)
-        return trees
+        rows = torch.full((len(self._last), block), mask, device=self._last.device)
+        rows[:, 0] = self._last
+        positions = self._base[:, None] + torch.arange(block, device=rows.device)
+        embedded = F.embedding(rows, self._target.embedding)
+        hidden = self._drafter(embedded, positions, self._context, over_blocks(self._base[:, None]))
+        marginals = topk_logprobs(self._target.logits(hidden[:, 1:]), self._candidates)
+        return build_tree(marginals.logprobs, marginals.ids, self._budget, base=self._base)
 
-    def _verify(self, live: list[int], trees: list[DraftTree]) -> None:
-        base = self._bases()
-        size = 1 + max(len(tree) for tree in trees)
-        tokens = self._tensor([[t.output[-1], *tree.tokens, *self._pad(tree, size)] for t, tree in self._with(trees)])
-        depths = self._tensor([[*tree.depths, *self._pad(tree, size)] for tree in trees])
-        slots = base[:, None] + torch.arange(size, device=base.device)
-        out = self._target.step(
-            tokens, base[:, None] + depths, slots, self._cache, self._tree_bias(base, trees, size), self._capture
+    def _verify(self, trees: TreeBatch) -> None:
+        tokens = torch.cat([self._last[:, None], trees.tokens], dim=1)
+        out = self._target.verify(
+            tokens, trees.positions, self._base, trees.bits, trees.counts, self._cache, self._capture
         )
-        choices = self._choices(out)
-        paths = [[0] for _ in self.texts]
-        for number in live:
-            text, tree = self.texts[number], trees[number]
-            path, bonus = walk(tree.tokens, tree.parents, choices[number][: len(tree) + 1])
-            compact_kv(self._cache.data[:, number].transpose(1, 2), text.base, path)
-            paths[number] = path
-            text.accepted.append(len(path) - 1)
-            self._emit(text, [*(tree.tokens[node - 1] for node in path[1:]), bonus])
-        longest = max(map(len, paths))
-        kept = self._tensor([path + [0] * (longest - len(path)) for path in paths])
-        at = base[:, None] + torch.arange(longest, device=base.device)
-        self._keep(out.captured.gather(1, kept[:, :, None].expand(-1, -1, out.captured.shape[-1])), at)
-        for number in live:
-            self.texts[number].base += len(paths[number])
+        pieces = torch.split(out.last.flatten(0, 1), _ROWS)
+        choices = torch.cat([choose(self._target.logits(piece)[None])[0] for piece in pieces]).view_as(tokens)
+        room = torch.where(self._live, self._limit - self._emitted, 0).to(torch.int32)
+        depth = self._drafter.config.block_size - 1
+        walked = walk(trees.tokens, trees.parents, trees.counts, choices, depth, eos=self._eos, room=room)
+        compact_kv(self._cache.data.transpose(2, 3), walked.path, walked.lengths, base=self._base)
+        kept = walked.path.long()[:, :, None].expand(-1, -1, out.captured.shape[-1])
+        places = torch.arange(depth + 1, device=tokens.device)
+        self._keep(out.captured.gather(1, kept), self._base[:, None] + places)
+        self._emit(walked, places)
 
-    def _choices(self, out: Passed) -> list[list[int]]:
-        """The target's argmax after every node, for a few texts at a time: logits of all would be gigabytes."""
-        pieces = [self._target.logits(piece).argmax(-1) for piece in torch.split(out.last, 16)]
-        chosen: list[list[int]] = torch.cat(pieces).tolist()
-        return chosen
+    def _emit(self, walked: WalkBatch, places: Tensor) -> None:
+        """What a step commits and emits of the texts that had not ended."""
+        live = self._live
+        self._accepted.append(torch.where(live, walked.lengths - 1, -1))
+        counts = torch.where(live, walked.counts, 0)
+        wanted = places < counts[:, None]
+        at = torch.where(wanted, self._emitted[:, None] + places, self._output.shape[1] - 1)
+        self._output.scatter_(1, at, walked.emitted)
+        self._emitted += counts
+        # A text that has ended goes on at the same place, where there is room for its trees.
+        self._live = live & (walked.reasons == RUNNING)
+        self._base = torch.where(self._live, self._base + walked.lengths, self._base)
+        self._last = torch.where(self._live, walked.bonus, self._last)
 
     def _keep(self, features: Tensor, at: Tensor) -> None:
         """Commit features [R, n, layers × hidden] to the drafter's context at places [R, n]; padding stays hidden."""
@@ -143,48 +149,6 @@ class FreeRun:
             kv.k[sequence, at] = new.k.to(kv.k.dtype)
             kv.v[sequence, at] = new.v.to(kv.v.dtype)
 
-    def _emit(self, text: Text, tokens: list[int]) -> None:
-        """Append tokens up to an end of text, no more than the limits leave."""
-        config = self._target.config
-        room = min(self._limit, config.stack.max_positions - len(text.prompt)) - len(text.output)
-        text.done = len(tokens) >= room
-        for token in tokens[:room]:
-            text.output.append(token)
-            if token in config.eos_ids:
-                text.done = True
-                return
-
-    def _tree_bias(self, base: Tensor, trees: list[DraftTree], size: int) -> Tensor:
-        """[R, size, columns]: all that is committed, and of the tree what a node's row of bits says."""
-        rows = [[*tree.rows, *(1 << node for node in range(len(tree) + 1, size))] for tree in trees]
-        tree_sees = torch.stack([visibility(row) for row in rows]).to(base.device)
-        columns = torch.arange(self._extent(size), device=base.device)
-        node = (columns - base[:, None])[:, None].expand(-1, size, -1)
-        inside = (node >= 0) & (node < size)
-        sees = tree_sees.gather(2, node.clamp(0, size - 1)) & inside
-        return self._bias(sees | (node < 0))
-
     @property
     def _capture(self) -> tuple[int, ...]:
         return self._drafter.config.target_layer_ids
-
-    def _with(self, trees: list[DraftTree]) -> list[tuple[Text, DraftTree]]:
-        return list(zip(self.texts, trees, strict=True))
-
-    def _pad(self, tree: DraftTree, size: int) -> list[int]:
-        return [0] * (size - 1 - len(tree))
-
-    def _extent(self, more: int) -> int:
-        """Columns that hold every text and `more` rows behind it."""
-        needed = max(text.base for text in self.texts) + more
-        return min(-(-needed // _EXTENT) * _EXTENT, self._rows)
-
-    def _bases(self) -> Tensor:
-        return self._tensor([text.base for text in self.texts])
-
-    def _tensor(self, values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
-        return torch.tensor(values, device=self._target.device)
-
-    def _bias(self, sees: Tensor) -> Tensor:
-        zeros = torch.zeros(sees.shape, dtype=self._target.dtype, device=sees.device)
-        return zeros.masked_fill_(~sees, -torch.inf)
