@@ -18,7 +18,7 @@ from ddscope.engine.layers import Weights
 from ddscope.engine.pair import Pair
 from ddscope.engine.target import Target
 from ddscope.engine.weights import layer_shapes
-from ddscope_kernels.batched import MarginalsBatch, TreeBatch, choose
+from ddscope_kernels.batched import JudgementBatch, TreeBatch, choose
 
 
 def _stack(
@@ -86,9 +86,9 @@ class SyntheticStep(Step):
         super().draft_logits(hidden)
         return self._synthetic(hidden)
 
-    def choose(self, logits: Tensor, trees: TreeBatch, top: MarginalsBatch | None) -> Tensor:
+    def choose(self, logits: Tensor, trees: TreeBatch, judged: JudgementBatch | None) -> Tensor:
         """Computes the real choices, for their cost; what a node gets is the draw of its depth."""
-        real = super().choose(logits, trees, top)
+        real = super().choose(logits, trees, judged)
         if not self.plan.depths:
             return real
         state, drafted = self.state, self._synthetic(logits)

@@ -30,8 +30,10 @@ else:
 
         if type(tl.standard.sum).__name__ != "InterpretedFunction":
             raise RuntimeError("something imported triton before its interpreter was asked for: " + __name__)
+        import ddscope_kernels.jit.advance
         import ddscope_kernels.jit.attention
         import ddscope_kernels.jit.choose
+        import ddscope_kernels.jit.judge
         import ddscope_kernels.jit.kv
         import ddscope_kernels.jit.topk
         import ddscope_kernels.jit.tree

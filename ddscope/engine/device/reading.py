@@ -5,7 +5,7 @@ The device packs tensors into bytes; here they become arrays again, and per requ
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -128,7 +128,7 @@ class Told:
             scores=a["tree.scores"][request, : count + 1].tolist(),
             positions=a["tree.positions"][request, : count + 1].tolist(),
             mask=[_bits(row) for row in bits],
-            target=self._target(request, count, path),
+            target=self._target(request, count, length),
             path=path,
             bonus=int(a["bonus"][request]),
             emitted=emitted,
@@ -157,19 +157,14 @@ class Told:
             finite(a["draft.entropy"][request].tolist()) if whole else None,
         )
 
-    def _target(self, request: int, count: int, path: Sequence[int]) -> TargetStep:
+    def _target(self, request: int, count: int, length: int) -> TargetStep:
         a = self.arrays
-        top = a["target.logprobs"][request, : count + 1]
-        chosen = a["chosen_logprobs"][request, : count + 1] if "chosen_logprobs" in a else top[:, 0]
-        with np.errstate(invalid="ignore"):  # -inf where a row has fewer than two finite logits
-            gap = top[:, 0] - top[:, 1] if top.shape[1] > 1 else np.full(count + 1, np.inf)
-        rows = list(path)
         return TargetStep(
-            a["choices"][request, : count + 1].tolist(),
-            finite(chosen.tolist()),
-            finite(gap.tolist()),
-            a["target.ids"][request][rows].tolist(),
-            [finite(row) for row in top[rows].tolist()],
+            a["target.choices"][request, : count + 1].tolist(),
+            finite(a["target.logprobs"][request, : count + 1].tolist()),
+            finite(a["target.gaps"][request, : count + 1].tolist()),
+            a["path.ids"][request, :length].tolist(),
+            [finite(row) for row in a["path.logprobs"][request, :length].tolist()],
         )
 
 

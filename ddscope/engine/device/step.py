@@ -5,7 +5,8 @@ All shapes are fixed by the plan and nothing waits for the host, so that a step 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from ddscope.engine.device.models import DeviceDrafter, DeviceTarget, Rows
 from ddscope.engine.device.plan import TARGET_TOPK, Plan
 from ddscope_kernels.batched import (
+    JudgementBatch,
     MarginalsBatch,
     TreeBatch,
     WalkBatch,
@@ -23,6 +25,7 @@ from ddscope_kernels.batched import (
     choose,
     compact_kv,
     empty_trees,
+    judge,
     topk_logprobs,
     walk,
 )
@@ -53,11 +56,17 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """The target's side of a step: its token after every node [R, N], and where traced its likeliest ones."""
+    """The target's side of a step.
 
+    logits:  [R, N, V]; choices: [R, N] its token after every node.
+    judged:  where traced.
+    logprobs: [R, N] of the choices, where they are draws and traced.
+    """
+
+    logits: Tensor
     choices: Tensor
-    top: MarginalsBatch | None
-    chosen_logprobs: Tensor | None
+    judged: JudgementBatch | None
+    logprobs: Tensor | None
 
 
 class Step:
@@ -78,6 +87,9 @@ class Step:
         self._least = None
         if plan.least > -torch.inf:
             self._least = torch.full((requests,), plan.least, dtype=torch.float64, device=device)
+        self._side: torch.cuda.Stream | None = None
+        if device.type == "cuda" and plan.traced:
+            self._side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._trees = empty_trees(requests, plan.budget, device)
         if plan.chain or not plan.budget:
             self._fixed(self._trees)
@@ -110,11 +122,27 @@ class Step:
             eos=state.eos,
             room=state.room,
         )
+        with self._beside():
+            tell(self._told(marginals, trees, verified, walks))
         if plan.budget and not plan.chain:
             compact_kv(self.target.stack.cache, walks.path, walks.lengths, base=state.base)
         self.drafter.read(captured, walks.path, state.base)
-        tell(_told(plan, state, marginals, trees, verified, walks))
+        self._join()
         advance(walks, state.base, state.root, state.room)
+
+    @contextmanager
+    def _beside(self) -> Iterator[None]:
+        """On CUDA, a stream of its own: what is told is computed while the step goes on. `_join` waits for it."""
+        if self._side is None:
+            yield
+            return
+        self._side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._side):
+            yield
+
+    def _join(self) -> None:
+        if self._side is not None:
+            torch.cuda.current_stream().wait_stream(self._side)
 
     def _draft(self) -> MarginalsBatch:
         plan, state = self.plan, self.state
@@ -145,57 +173,58 @@ class Step:
         rows = Rows(trees.positions, state.base, trees.bits, trees.counts)
         last, captured = self.target.forward(ids, rows, self.drafter.config.target_layer_ids)
         logits = F.linear(last, self.target.head)
-        top = topk_logprobs(logits, TARGET_TOPK) if plan.traced else None
+        judged = judge(logits) if plan.traced else None
+        choices = self.choose(logits, trees, judged)
         logprobs = None
-        if plan.sampled:
-            choices = choose(logits, temperatures=state.temperatures, seeds=state.seeds, positions=trees.positions + 1)
-            if top is not None:
-                logprobs = logits.gather(2, choices[..., None])[..., 0].float() - top.logz
-        else:
-            choices = choose(logits) if top is None else top.ids[..., 0].contiguous()
-        return captured, Verified(choices, top, logprobs)
+        if plan.sampled and judged is not None:
+            logprobs = logits.gather(2, choices[..., None])[..., 0].float() - judged.logz
+        return captured, Verified(logits, choices, judged, logprobs)
 
+    def choose(self, logits: Tensor, trees: TreeBatch, judged: JudgementBatch | None) -> Tensor:
+        """[R, N] int64 the target's token after every node, from logits [R, N, V]; judged: where traced."""
+        state = self.state
+        if self.plan.sampled:
+            return choose(logits, temperatures=state.temperatures, seeds=state.seeds, positions=trees.positions + 1)
+        return choose(logits) if judged is None else judged.ids
 
-def _told(
-    plan: Plan,
-    state: State,
-    marginals: MarginalsBatch | None,
-    trees: TreeBatch,
-    verified: Verified,
-    walks: WalkBatch,
-) -> dict[str, Tensor]:
-    told = {"emitted": walks.emitted, "counts": walks.counts, "reasons": walks.reasons, "lengths": walks.lengths}
-    if not plan.traced:
-        return told
-    told |= {
-        "root": state.root,
-        "base": state.base,
-        "path": walks.path,
-        "bonus": walks.bonus,
-        "choices": verified.choices,
-    }
-    told |= {
-        "tree.tokens": trees.tokens,
-        "tree.parents": trees.parents,
-        "tree.logprobs": trees.logprobs,
-        "tree.scores": trees.scores,
-        "tree.depths": trees.depths,
-        "tree.positions": trees.positions,
-        "tree.bits": trees.bits,
-        "tree.counts": trees.counts,
-    }
-    for name, found in (("draft", marginals), ("target", verified.top)):
-        if found is not None:
+    def _told(
+        self, marginals: MarginalsBatch | None, trees: TreeBatch, verified: Verified, walks: WalkBatch
+    ) -> dict[str, Tensor]:
+        told = {"emitted": walks.emitted, "counts": walks.counts, "reasons": walks.reasons, "lengths": walks.lengths}
+        judged, state = verified.judged, self.state
+        if judged is None:
+            return told
+        told |= {"root": state.root, "base": state.base, "path": walks.path, "bonus": walks.bonus}
+        told |= {
+            "tree.tokens": trees.tokens,
+            "tree.parents": trees.parents,
+            "tree.logprobs": trees.logprobs,
+            "tree.scores": trees.scores,
+            "tree.depths": trees.depths,
+            "tree.positions": trees.positions,
+            "tree.bits": trees.bits,
+            "tree.counts": trees.counts,
+        }
+        logits = verified.logits
+        path = walks.path.long()[..., None].expand(-1, -1, logits.shape[2])
+        top = topk_logprobs(logits.gather(1, path), TARGET_TOPK)
+        told |= {
+            "target.choices": verified.choices,
+            "target.logprobs": judged.logprobs if verified.logprobs is None else verified.logprobs,
+            "target.gaps": judged.gaps,
+            "target.nonfinite": judged.nonfinite,
+            "path.ids": top.ids,
+            "path.logprobs": top.logprobs,
+        }
+        if marginals is not None:
             told |= {
-                f"{name}.ids": found.ids,
-                f"{name}.logprobs": found.logprobs,
-                f"{name}.logz": found.logz,
-                f"{name}.entropy": found.entropy,
-                f"{name}.nonfinite": found.nonfinite,
+                "draft.ids": marginals.ids,
+                "draft.logprobs": marginals.logprobs,
+                "draft.logz": marginals.logz,
+                "draft.entropy": marginals.entropy,
+                "draft.nonfinite": marginals.nonfinite,
             }
-    if verified.chosen_logprobs is not None:
-        told["chosen_logprobs"] = verified.chosen_logprobs
-    return told
+        return told
 
 
 def _all_bits(count: int, device: torch.device) -> Tensor:

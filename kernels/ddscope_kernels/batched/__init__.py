@@ -8,12 +8,14 @@ from ddscope_kernels.batched.advance import advance
 from ddscope_kernels.batched.attention import tree_attention
 from ddscope_kernels.batched.backend import use_triton
 from ddscope_kernels.batched.choose import choose, gumbel_noise
+from ddscope_kernels.batched.judge import JudgementBatch, judge
 from ddscope_kernels.batched.kv import compact_kv
 from ddscope_kernels.batched.marginals import MarginalsBatch, topk_logprobs
 from ddscope_kernels.batched.tree import TreeBatch, build_tree, empty_trees, unpack_bits
 from ddscope_kernels.batched.walk import WalkBatch, empty_walks, walk
 
 __all__ = [
+    "JudgementBatch",
     "MarginalsBatch",
     "TreeBatch",
     "WalkBatch",
@@ -24,6 +26,7 @@ __all__ = [
     "empty_trees",
     "empty_walks",
     "gumbel_noise",
+    "judge",
     "topk_logprobs",
     "tree_attention",
     "unpack_bits",
