@@ -194,21 +194,33 @@ def test_a_batch_is_a_function_of_its_number() -> None:
     assert batches.per_epoch == 3
     rows = []
     for number in range(3):
-        ids, lengths, prompts = batches.batch(number)
+        batch = batches.batch(number)
+        ids, lengths, prompts = batch.ids, batch.lengths, batch.prompts
         assert ids.shape == (3, 32) and prompts.tolist() == [2, 2, 2]
         rows += [row[:length] for row, length in zip(ids.tolist(), lengths.tolist(), strict=True)]
         assert not any(row[length:].any() for row, length in zip(ids, lengths.tolist(), strict=True))
     assert sorted(rows) == sorted(texts), "an epoch is every text once"
     again = Batches(data, 3, 64, seed=1, device=CPU)
     for number in (7, 2, 4):
-        torch.testing.assert_close(again.batch(number)[0], batches.batch(number)[0])
-    assert not torch.equal(batches.batch(0)[0], batches.batch(3)[0]), "another epoch has another order"
+        torch.testing.assert_close(again.batch(number).ids, batches.batch(number).ids)
+    assert not torch.equal(batches.batch(0).ids, batches.batch(3).ids), "another epoch has another order"
 
 
 def test_long_texts_are_cut_and_those_without_an_answer_left_out() -> None:
     data = pack([list(range(1, 31)), list(range(1, 31)), list(range(1, 8))], [5, 19, 2], [0.0] * 3)
     batches = Batches(data, 2, 20, seed=0, device=CPU)
     assert batches.count == 2
-    assert sorted(batches.batch(0)[1].tolist()) == [7, 20]
+    assert sorted(batches.batch(0).lengths.tolist()) == [7, 20]
     with pytest.raises(EngineError, match="fewer than one batch of 3"):
         Batches(data, 3, 20, seed=0, device=CPU)
+
+
+def test_places_before_answers_are_counted_without_asking() -> None:
+    data = pack([list(range(1, 9)), list(range(21, 27))], [3, 4], [0.0] * 2)
+    batch = Batches(data, 2, 64, seed=0, device=CPU).batch(0)
+    places, begins = batch.before_answers()
+    assert batch.answers == 7 == len(places)
+    for text in range(2):
+        for position in range(int(batch.prompts[text]) - 1, int(batch.lengths[text]) - 1):
+            entry = int(begins[text]) + position
+            assert places[entry] == text * batch.ids.shape[1] + position

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -11,6 +13,27 @@ from ddscope.engine.training.shards import Conversations
 
 _STEP = 32
 """All batches are as long as the longest text, rounded up to so many tokens: one shape, aligned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """B conversations: ids [B, width] (0 behind a text's end), lengths [B], prompts [B] tokens before the answers;
+    answers: tokens of all answers together, known on the host."""
+
+    ids: Tensor
+    lengths: Tensor
+    prompts: Tensor
+    answers: int
+
+    def before_answers(self) -> tuple[Tensor, Tensor]:
+        """Places (in ids, flat) of the tokens before each token of an answer, text by text; [B] where a text's begin,
+        less its place of the first: that of position p of text b is entry begins[b] + p."""
+        each = self.lengths - self.prompts
+        ends = each.cumsum(0)
+        text = torch.arange(len(each), device=each.device).repeat_interleave(each, output_size=self.answers)
+        begins = ends - each - (self.prompts - 1)
+        place = torch.arange(self.answers, device=each.device) - begins[text]
+        return text * self.ids.shape[1] + place, begins
 
 
 class Batches:
@@ -31,16 +54,19 @@ class Batches:
         self._tokens = data.tokens.to(device)
         self._starts = starts[usable].to(device)
         self._lengths = lengths.to(device)
-        self._prompts = data.prompts[usable].long().to(device)
+        prompts = data.prompts[usable].long()
+        self._answers = lengths - prompts  # on the host
+        self._prompts = prompts.to(device)
         self._epoch = -1
-        self._order = torch.empty(0, dtype=torch.int64)
+        self._order = self._host_order = torch.empty(0, dtype=torch.int64)
 
-    def batch(self, number: int) -> tuple[Tensor, Tensor, Tensor]:
-        """ids [B, width] (0 behind a text's end), lengths [B], prompt lengths [B]."""
+    def batch(self, number: int) -> Batch:
+        """Number n of the training."""
         epoch, place = divmod(number, self.per_epoch)
         if epoch != self._epoch:
             generator = torch.Generator().manual_seed(seed_of(self._seed, "order", epoch))
-            self._order = torch.randperm(self.count, generator=generator).to(self._starts.device)
+            self._host_order = torch.randperm(self.count, generator=generator)
+            self._order = self._host_order.to(self._starts.device)
             self._epoch = epoch
         part = slice(place * self._size, (place + 1) * self._size)
         chosen = self._order[part]
@@ -48,4 +74,6 @@ class Batches:
         columns = torch.arange(self.width, device=chosen.device)
         at = (self._starts[chosen][:, None] + columns).clamp(max=len(self._tokens) - 1)
         ids = torch.where(columns < lengths[:, None], self._tokens[at].long(), 0)
-        return ids, lengths, self._prompts[chosen]
+        # Asking the device how many there are would make the host wait.
+        answers = int(self._answers[self._host_order[part]].sum())
+        return Batch(ids, lengths, self._prompts[chosen], answers)

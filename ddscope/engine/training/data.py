@@ -79,6 +79,8 @@ def write_data(options: DataOptions, progress: Progress, command: str = "") -> D
     progress.at("Loading the target", 0, 1)
     model = BatchTarget.load(target.folder, place.dtype, place.device)
     graphs = options.graphs and place.device.type == "cuda"
+    if options.compile and place.device.type == "cuda":
+        model.compile()
     writer = Writer(model, frame, batch, options.prompt_tokens, options.answer_tokens, graphs=graphs)
     session = _Session(options, place, writer, frame, tokenizer, progress)
     held = session.held_out(default=options.target is None)

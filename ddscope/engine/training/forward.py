@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -30,6 +31,17 @@ class Passed:
 
 _Attend = Callable[[int, Tensor, Tensor], Tensor]
 """From a layer's number, q [R, T, heads, head_dim] and new K and V [R, T, 2 kv_heads, head_dim] to what is read."""
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def compiled(function: _Function, wanted: bool = True) -> _Function:
+    """By torch.compile if wanted, for fixed shapes. A function of tensors alone is compiled once for all layers."""
+    if not wanted:
+        return function
+    made: _Function = torch.compile(function, dynamic=False, fullgraph=True)  # type: ignore[assignment]
+    return made
 
 
 class RopeTable:
@@ -95,12 +107,18 @@ class BatchTarget:
         self.norm = put("model.norm.weight")
         self.layers = [_layer(stack, f"model.layers.{i}.", put, put_if) for i in range(stack.layers)]
         self._rope: RopeTable | None = None
+        self._project, self._finish = _project, _finish
 
     @classmethod
     def load(cls, folder: Path, dtype: torch.dtype, device: torch.device) -> BatchTarget:
         """From a folder in Hugging Face's layout. Raises EngineError when it does not fit."""
         config = read_target_config(folder)
         return cls(config, load_target_tensors(folder, config), dtype, device)
+
+    def compile(self) -> BatchTarget:
+        """Fuse what lies between products and attention, by torch.compile, for passes of one shape."""
+        self._project, self._finish = compiled(_project), compiled(_finish)
+        return self
 
     def rope(self, rows: int) -> RopeTable:
         """Tables for at least `rows` positions, made when first asked for."""
@@ -231,23 +249,52 @@ class BatchTarget:
         wanted = frozenset(capture)
         seen: dict[int, Tensor] = {}
         for number, layer in enumerate(self.layers):
-            y = F.rms_norm(x, (stack.hidden,), layer.input_norm, stack.norm_eps)
-            qkv = F.linear(y, layer.qkv, layer.qkv_bias).view(*ids.shape, -1, stack.head_dim)
-            qk, v = torch.split(qkv, [stack.heads + stack.kv_heads, stack.kv_heads], dim=-2)
-            if layer.qk_norm is not None:
-                qk = F.rms_norm(qk, (stack.head_dim,), None, stack.norm_eps) * layer.qk_norm
-            q, k = torch.split(rotate(qk, table), [stack.heads, stack.kv_heads], dim=-2)
-            mixed = attend(number, q, torch.cat([k, v], dim=-2))
-            x = x + F.linear(mixed.flatten(-2), layer.out, layer.out_bias)
-            y = F.rms_norm(x, (stack.hidden,), layer.post_norm, stack.norm_eps)
-            gate, up = F.linear(y, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
-            x = x + F.linear(F.silu(gate) * up, layer.down, layer.down_bias)
+            weights = (layer.input_norm, layer.qkv, layer.qkv_bias, layer.qk_norm)
+            q, kv = self._project(x, weights, table, stack.heads, stack.kv_heads, stack.head_dim, stack.norm_eps)
+            rest = (layer.out, layer.out_bias, layer.post_norm, layer.gate_up, layer.gate_up_bias)
+            x = self._finish(x, attend(number, q, kv), rest, layer.down, layer.down_bias, stack.norm_eps)
             if number in wanted:
                 seen[number] = x
         last = F.rms_norm(x, (stack.hidden,), self.norm, stack.norm_eps)
         seen[len(self.layers) - 1] = last  # as in Hugging Face's list of hidden states
         captured = torch.cat([seen[layer] for layer in capture], dim=-1) if capture else last[..., :0]
         return Passed(last, captured)
+
+
+def _project(
+    x: Tensor,
+    weights: tuple[Tensor, Tensor, Tensor | None, Tensor | None],
+    table: tuple[Tensor, Tensor],
+    heads: int,
+    kv_heads: int,
+    size: int,
+    eps: float,
+) -> tuple[Tensor, Tensor]:
+    """q [R, T, heads, size], and K and V [R, T, 2 kv_heads, size], q and k rotated."""
+    norm, weight, bias, qk_norm = weights
+    y = F.rms_norm(x, norm.shape, norm, eps)
+    qkv = F.linear(y, weight, bias).view(*x.shape[:-1], -1, size)
+    qk, v = torch.split(qkv, [heads + kv_heads, kv_heads], dim=-2)
+    if qk_norm is not None:
+        qk = F.rms_norm(qk, (size,), None, eps) * qk_norm
+    q, k = torch.split(rotate(qk, table), [heads, kv_heads], dim=-2)
+    return q, torch.cat([k, v], dim=-2)
+
+
+def _finish(
+    x: Tensor,
+    mixed: Tensor,
+    weights: tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor | None],
+    down: Tensor,
+    down_bias: Tensor | None,
+    eps: float,
+) -> Tensor:
+    """The rest of a layer, after attention."""
+    out, out_bias, norm, gate_up, gate_up_bias = weights
+    x = x + F.linear(mixed.flatten(-2), out, out_bias)
+    y = F.rms_norm(x, norm.shape, norm, eps)
+    gate, up = F.linear(y, gate_up, gate_up_bias).chunk(2, dim=-1)
+    return x + F.linear(F.silu(gate) * up, down, down_bias)
 
 
 def _layer(

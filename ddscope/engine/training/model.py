@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ddscope.engine.config import DrafterConfig, TransformerConfig
 from ddscope.engine.training.block_attention import block_attention, dense_attention
-from ddscope.engine.training.forward import RopeTable, rotate
+from ddscope.engine.training.forward import RopeTable, compiled, rotate
 from ddscope.engine.weights import layer_shapes, load_tensors
 
 
@@ -26,7 +26,6 @@ class Context(NamedTuple):
     v: Tensor
 
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 Table = tuple[Tensor, Tensor]
 Attend = Callable[[Tensor, Context, Context], Tensor]
 """From q [B, N, heads, head_dim], the context and the rows' own K and V to what the rows read, shaped as q."""
@@ -134,18 +133,11 @@ def _fuse(
     return [_key_value(fused, weights, size, eps, table) for weights in layers]
 
 
-def _compiled(function: _Function, wanted: bool) -> _Function:
-    if not wanted:
-        return function
-    made: _Function = torch.compile(function, dynamic=False, fullgraph=True)  # type: ignore[assignment]
-    return made
-
-
 class DrafterModule(nn.Module):
     """fc and hidden_norm fuse the target's features; every layer reads them as context of the blocks it refines."""
 
-    def __init__(self, config: DrafterConfig, positions: int, device: torch.device, *, compiled: bool = False) -> None:
-        """positions: how many there are at most, context and block; compiled: by torch.compile, for fixed shapes."""
+    def __init__(self, config: DrafterConfig, positions: int, device: torch.device, *, compile: bool = False) -> None:
+        """positions: how many there are at most, context and block; compile: by torch.compile, for fixed shapes."""
         super().__init__()
         stack = config.stack
         self.config = config
@@ -155,10 +147,10 @@ class DrafterModule(nn.Module):
         self.norm = _Norm(stack.hidden)
         self.to(device)
         self._rope = RopeTable(stack.rope, stack.head_dim, positions, device)
-        self._fuse = _compiled(_fuse, compiled)
-        self._before = _compiled(_before, compiled)
-        self._after = _compiled(_after, compiled)
-        self._norm = _compiled(_norm, compiled)
+        self._fuse = compiled(_fuse, compile)
+        self._before = compiled(_before, compile)
+        self._after = compiled(_after, compile)
+        self._norm = compiled(_norm, compile)
 
     def initialise(self, seed: int, std: float = 0.02) -> None:
         """Normal weights, norms of one, no biases. Drawn on the CPU, so that every device starts from the same."""

@@ -56,6 +56,7 @@ class DataOptions(_Common):
         None,
     )
     graphs: bool = _option("one CUDA graph a token (cuda only)", True)
+    compile: bool = _option("torch.compile what lies between products and attention (cuda only)", True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +96,7 @@ class TrainOptions(_Common):
     warmup: int = _option("steps of linear warm-up", 200, low=0)
     weight_decay: float = _option("AdamW's, on matrices", 0.01, low=0)
     clip: float = _option("norm of the gradient at most", 1.0, low=0)
-    compile: bool = _option("torch.compile what lies between attentions (cuda only; costs half a minute once)", True)
+    compile: bool = _option("torch.compile what lies between products and attention (cuda only)", True)
     log_every: int = _option("steps between lines of the log", 50, low=1)
     checkpoint_every: int = _option("steps between checkpoints", 1000, low=1)
 

@@ -11,7 +11,7 @@ import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +24,7 @@ from ddscope.engine.training.anchors import (
     cut_blocks,
     random_anchors,
 )
-from ddscope.engine.training.batches import Batches
+from ddscope.engine.training.batches import Batch, Batches
 from ddscope.engine.training.checkpoint import Checkpoint, Run
 from ddscope.engine.training.common import Place, TargetFolder, draws, find_target
 from ddscope.engine.training.export import export
@@ -56,8 +56,10 @@ def train(options: TrainOptions, progress: Progress, command: str = "") -> Path:
     progress.at("Loading", 0, 1)
     batches = Batches(data.read_all(), options.batch, options.max_tokens, options.seed, place.device)
     model = BatchTarget.load(target.folder, place.dtype, place.device)
-    compiled = options.compile and place.device.type == "cuda"
-    drafter = DrafterModule(config, batches.width + config.block_size, place.device, compiled=compiled)
+    compile = options.compile and place.device.type == "cuda"
+    drafter = DrafterModule(config, batches.width + config.block_size, place.device, compile=compile)
+    if compile:
+        model.compile()
     trainer = Trainer(options, model, drafter, batches)
     saved = run.load(place.device)
     if saved is not None:
@@ -65,6 +67,18 @@ def train(options: TrainOptions, progress: Progress, command: str = "") -> Path:
     trainer.run(run, progress)
     facts = _facts(options, target, data, trainer, run, command)
     return export(options.run / "drafter", drafter, target, facts, options.data)
+
+
+class _Answers(NamedTuple):
+    """The target's distribution over the tokens of answers; begins as of `Batch.before_answers`."""
+
+    soft: Soft
+    begins: Tensor
+
+    def of(self, positions: Tensor) -> Soft:
+        """[B × A, D, K] for tokens at positions [B, A, D]; anything for those behind a text's end."""
+        at = (self.begins[:, None, None] + positions - 1).clamp(max=len(self.soft.ids) - 1).flatten(0, 1)
+        return Soft(self.soft.ids[at], self.soft.probabilities[at])
 
 
 class Trainer:
@@ -122,13 +136,14 @@ class Trainer:
         """All passes over the next batch; share: of the training that is done, which decides the learning rate."""
         options = self.options
         number = self.step // options.passes
-        ids, lengths, prompts = self.batches.batch(number)
+        batch = self.batches.batch(number)
+        lengths, prompts = batch.lengths, batch.prompts
         generator = draws(self.target.device, options.seed, "anchors", number)
-        features, soft = self._read(ids)
+        features, soft = self._read(batch)
         anchors = random_anchors(prompts, lengths, options.anchors, generator)
         follow = round(options.on_policy * options.anchors)
         for turn in range(options.passes):
-            accepted = self._optimize(ids, lengths, anchors, features, soft, self._rate(share))
+            accepted = self._optimize(batch, anchors, features, soft, self._rate(share))
             if turn:
                 self._sums[3] += accepted[:, :follow].sum()
                 self._sums[4] += accepted[:, :follow].numel()
@@ -137,24 +152,21 @@ class Trainer:
             onward = after_rejection(anchors, accepted, lengths, fresh)
             anchors = torch.cat([onward[:, :follow], fresh[:, follow:]], dim=1)
 
-    def _read(self, ids: Tensor) -> tuple[Tensor, Soft | None]:
-        """The target's features [B, L, layers × hidden], and where asked for its distribution after every token."""
+    def _read(self, batch: Batch) -> tuple[Tensor, _Answers | None]:
+        """The target's features [B, L, layers × hidden], and where asked for its distribution over answers."""
         with torch.no_grad():
-            out = self.target.read(ids, self.drafter.config.target_layer_ids)
+            out = self.target.read(batch.ids, self.drafter.config.target_layer_ids)
             if not self.options.kl:
                 return out.captured, None
-            rows = torch.split(out.last.flatten(0, 1), _SOFT_ROWS)
+            places, begins = batch.before_answers()
+            rows = torch.split(out.last.flatten(0, 1)[places], _SOFT_ROWS)
             parts = [target_soft(self.target.logits(piece), self.options.kl_topk) for piece in rows]
-            shape = (*ids.shape, -1)
-            return out.captured, Soft(
-                torch.cat([part.ids for part in parts]).view(shape),
-                torch.cat([part.probabilities for part in parts]).view(shape),
-            )
+            ids, probabilities = (torch.cat(part) for part in zip(*parts, strict=True))
+            return out.captured, _Answers(Soft(ids, probabilities), begins)
 
-    def _optimize(
-        self, ids: Tensor, lengths: Tensor, anchors: Tensor, features: Tensor, soft: Soft | None, rate: float
-    ) -> Tensor:
+    def _optimize(self, batch: Batch, anchors: Tensor, features: Tensor, soft: _Answers | None, rate: float) -> Tensor:
         """One optimizer step; [B, A] accepted drafted tokens come back."""
+        ids, lengths = batch.ids, batch.lengths
         target, config = self.target, self.drafter.config
         block = config.block_size
         blocks = cut_blocks(ids, lengths, anchors, block, config.mask_token_id)
@@ -167,7 +179,7 @@ class Trainer:
             target.head,
             blocks.labels.flatten(0, 1),
             (self._weights * blocks.valid).flatten(0, 1),
-            _soft_of(soft, blocks.positions.view(*anchors.shape, block), ids.shape[1]),
+            None if soft is None else soft.of(blocks.positions.view(*anchors.shape, block)[:, :, 1:]),
             self.options.kl,
             self.options.reach,
         )
@@ -215,17 +227,6 @@ class Trainer:
         line = {"step": self.step, "seconds": round(self.seconds, 2), "loss": loss / steps, "tau": 1 + accepted / steps}
         line |= {"first": first / steps, "lr": self.optimizer.param_groups[0]["lr"]}
         return line | ({"tau_on_policy": 1 + on_policy / count} if count else {})
-
-
-def _soft_of(soft: Soft | None, positions: Tensor, columns: int) -> Soft | None:
-    """[B × A, block − 1, K]: what belongs to the drafted rows at positions [B, A, block], anchors first."""
-    if soft is None:
-        return None
-    # The token at a position is predicted after the one before it.
-    before = (positions[:, :, 1:] - 1).clamp(max=columns - 1)
-    at = before.flatten(1)[:, :, None].expand(-1, -1, soft.ids.shape[-1])
-    shape = (-1, before.shape[2], at.shape[2])
-    return Soft(soft.ids.gather(1, at).view(shape), soft.probabilities.gather(1, at).view(shape))
 
 
 def _optimizer(options: TrainOptions, drafter: DrafterModule, device: torch.device) -> torch.optim.AdamW:
