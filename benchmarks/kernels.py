@@ -1,6 +1,6 @@
 """The kernels of a step on a CUDA device: µs by replays of a CUDA graph, against alternatives measured in the same run.
 
-    python benchmarks/kernels.py [--quick] [--json FILE]
+    python benchmarks/kernels.py [--quick] [--json FILE] [--tune SECONDS]
 
 GB/s counts what must be read and written once, TFLOP/s the multiplications and additions that must be done; the share
 is of this device's own ceilings (a large copy, a large bfloat16 product), measured first. Everything is captured with
@@ -381,6 +381,7 @@ def main() -> int:
     parser.add_argument(
         "--quick", action="store_true", help="fewer shapes and replays, no alternative that is compiled"
     )
+    parser.add_argument("--tune", type=float, metavar="SECONDS", help="try tile sizes for so long, and nothing else")
     parser.add_argument("--only", nargs="*", choices=PARTS, help="these parts alone, in this order")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here too, a line of JSON each")
     given = parser.parse_args()
@@ -399,6 +400,11 @@ def main() -> int:
         bench.write(
             {"device": properties.name, "torch": torch.__version__, "copy": bench.copied, "product": bench.product}
         )
+        if given.tune:
+            from kernels_tune import tune
+
+            tune(bench, given.tune, *marginals(bench, 1))
+            return 0
         try:
             for name in given.only or PARTS:
                 began = perf_counter()

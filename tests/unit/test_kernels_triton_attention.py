@@ -34,11 +34,12 @@ TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
     shape=SHAPES,
     dtype=DTYPES,
     page=st.sampled_from([0, 16] if CUDA else [0, 1, 16]),
-    splits=st.sampled_from([None] if CUDA else [None, 1, 3]),
+    splits=st.sampled_from([None, 1, 3]),
+    arrivals=st.booleans(),
     seed=st.integers(0, 2**30),
 )
-@examples(10, 10)
-def test_every_node_reads_the_prefix_and_its_ancestors(device, shape, dtype, page, splits, seed) -> None:
+@examples(12, 16)
+def test_every_node_reads_the_prefix_and_its_ancestors(device, shape, dtype, page, splits, arrivals, seed) -> None:
     requests, budget, kv_heads, group, width, prefix = shape
     random = torch.Generator().manual_seed(seed)
     logprobs = torch.randn(requests, 7, 4, generator=random).log_softmax(-1).sort(-1, descending=True).values
@@ -52,7 +53,9 @@ def test_every_node_reads_the_prefix_and_its_ancestors(device, shape, dtype, pag
     for r in range(requests):  # rows that nobody may read
         k[r, :, lengths[r] + counts[r] + 1 :] = v[r, :, lengths[r] + counts[r] + 1 :] = math.nan
     options = {"counts": counts}
-    expected = reference(tree_attention, q.double(), k.double(), v.double(), trees.bits, lengths, **options)
+    if arrivals:  # one launch, not two
+        options["arrivals"] = torch.zeros(1024, dtype=torch.int32)
+    expected = reference(tree_attention, q.double(), k.double(), v.double(), trees.bits, lengths, counts=counts)
     if page:
         per_request = -(-rows // page)
         options["pages"] = torch.randperm(requests * per_request, generator=random).view(requests, -1).to(torch.int32)
@@ -81,6 +84,20 @@ def test_a_node_that_sees_nothing_reads_zeros(device, splits) -> None:
     out = run(device, tree_attention, q, k, k, bits, torch.zeros(1, dtype=torch.int32), splits=splits)
     assert out[0, 0].abs().max() == 0
     torch.testing.assert_close(out[0, 1], torch.ones(1, 16))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_arrivals_are_zeros_again_and_change_nothing(device) -> None:
+    random = torch.Generator().manual_seed(3)
+    q, k = (torch.randn(2, *shape, generator=random).to(torch.bfloat16) for shape in ((33, 6, 64), (2, 400, 64)))
+    bits = torch.full((2, 33, 2), -1, dtype=torch.int32)
+    lengths = torch.tensor([350, 0], dtype=torch.int32)
+    arrivals = torch.zeros(64, dtype=torch.int32, device=device)
+    given = [q, k, k, bits, lengths]
+    apart = run(device, tree_attention, *given, splits=4)
+    for _ in range(3):
+        assert torch.equal(run(device, tree_attention, *given, splits=4, arrivals=arrivals), apart)
+        assert not arrivals.any()
 
 
 def test_wrong_arguments_are_refused() -> None:

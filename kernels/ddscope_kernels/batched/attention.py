@@ -22,6 +22,7 @@ def tree_attention(
     pages: Tensor | None = None,
     scale: float | None = None,
     splits: int | None = None,
+    arrivals: Tensor | None = None,
 ) -> Tensor:
     """[R, N, Hq, d] what each node of each request reads: softmax(q kᵀ · scale) v over the prefix and its ancestors.
 
@@ -34,8 +35,11 @@ def tree_attention(
     pages:   [R, …] int32: row t of request r is row t % size of page pages[r, t // size].
     scale:   1 / √d where it is None.
     splits:  programs that share the rows of one request and head; chosen by the sizes where it is None.
-    A node that sees nothing reads zeros. Sums are float32; nothing waits for the host on a CUDA device (one launch, and
-    one more to combine splits), and no mask of [N, S] exists.
+    arrivals: int32 zeros, R · Hkv · ⌈N · Hq / Hkv / 16⌉ of them are always enough: the last of the programs that share
+             rows sums their parts, where otherwise another launch does. Zeros again afterwards; calls that may run at
+             the same time need their own.
+    A node that sees nothing reads zeros. Sums are float32 and always in the same order; nothing waits for the host on a
+    CUDA device (one launch, and without arrivals one more where rows are shared), and no mask of [N, S] exists.
     Raises ValueError when shapes or dtypes disagree.
     Source: FlashAttention (arXiv 2205.14135) for the running softmax, Flash-Decoding for the splits.
     """
@@ -54,7 +58,7 @@ def tree_attention(
     if use_triton(q) and q.numel() and q.dtype != torch.float64:
         from ddscope_kernels.jit import attention
 
-        return attention.launch(q, k, v, bits, lengths, counts, pages, scale, splits)
+        return attention.launch(q, k, v, bits, lengths, counts, pages, scale, splits, arrivals)
     return _reference(q, k, v, bits, lengths, counts, pages, scale)
 
 

@@ -178,11 +178,18 @@ def _merge(values_ptr, ids_ptr, stats_ptr, best_values_ptr, best_ids_ptr, out_id
 
 
 def launch(
-    x: Tensor, k: int, lm_head: Tensor | None, most: int = 4096
+    x: Tensor,
+    k: int,
+    lm_head: Tensor | None,
+    most: int = 4096,
+    *,
+    block: int | None = None,
+    warps: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """ids, logprobs, logz, entropy and nonfinite; arguments as of `batched.topk_logprobs`, checked, none empty.
 
     most: candidates of a row that one program merges; more are narrowed down first.
+    block, warps: logits and warps a program of the first pass over logits; by the sizes where they are None.
     """
     requests, depths, width = x.shape
     rows = requests * depths
@@ -191,8 +198,9 @@ def launch(
     size = width if lm_head is None else lm_head.shape[0]
     k2 = power_of_two(k)
     shift = {torch.bfloat16: 16, torch.float16: 13}.get(x.dtype, 0) if lm_head is None else 0
-    block = min(power_of_two(size, 32), _slice_size(rows, size) if lm_head is None else 256)
-    block = max(block, k2)
+    if block is None:
+        block = _slice_size(rows, size) if lm_head is None else 256
+    block = max(min(power_of_two(size, 32), block), k2)
     parts = triton.cdiv(size, block)
     device = x.device
     values = torch.empty(rows, parts, k2, dtype=torch.float32, device=device)
@@ -202,7 +210,7 @@ def launch(
         block_m = 1 if x.is_cuda else min(16, power_of_two(rows))  # the interpreter pays by the program
         _slices[(triton.cdiv(rows, block_m), parts)](
             flat, values, ids, stats, rows, size, parts, k, flat.stride(0), block_m, block, k2, shift,
-            num_warps=max(1, min(8, block // 512)))  # fmt: skip
+            num_warps=warps or max(1, min(8, block // 512)))  # fmt: skip
     else:
         head = lm_head if lm_head.stride(1) == 1 else lm_head.contiguous()
         block_m = min(64, power_of_two(rows, 16))
