@@ -25,8 +25,8 @@ from ddscope_kernels.batched.layer import (
     linear_add,
     norm_gated_linear,
     norm_linear,
+    norm_qkv_into,
     rms_norm,
-    rotate_into,
 )
 
 
@@ -84,19 +84,20 @@ class Stack:
     def layer(self, number: int, x: Tensor, rows: Rows) -> Tensor:
         """Layer `number` over x [R · N, hidden]; K and V go into the cache."""
         config, layer = self.config, self.layers[number]
-        requests, count = rows.positions.shape
         k, v = self.cache[2 * number], self.cache[2 * number + 1]
-        qkv = norm_linear(x, layer.input_norm, config.norm_eps, layer.qkv.weight, layer.qkv.bias)
-        q = rotate_into(
-            qkv.view(requests, count, -1, config.head_dim),
+        q = norm_qkv_into(
+            x,
+            layer.input_norm,
+            config.norm_eps,
+            layer.qkv.weight,
             self.tables,
             rows.positions,
             k,
             v,
             rows.base,
             heads=config.heads,
+            bias=layer.qkv.bias,
             qk_norm=layer.qk_norm,
-            eps=config.norm_eps,
             counts=rows.counts,
         )
         mixed = tree_attention(q, k, v, rows.bits, rows.base, counts=rows.counts)
@@ -142,12 +143,16 @@ class DeviceTarget:
         self.embedding = target.embedding.to(target.dtype)
         self.stack = Stack(stack, target.layers, tables, requests, rows, self.norm)
 
+    def embed(self, ids: Tensor) -> Tensor:
+        """[R · N, hidden] rows of the embedding. ids: [R, N] int64."""
+        return gather_rows([self.embedding[None]], ids.reshape(1, -1))[0]
+
     def forward(self, ids: Tensor, rows: Rows, capture: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
         """Hidden states [R, N, hidden] after the final norm, and those of the captured layers, [R, N, hidden] each.
 
         ids: [R, N] int64. capture: as of `Target.forward`.
         """
-        x = F.embedding(ids, self.embedding).flatten(0, 1)
+        x = self.embed(ids)
         shape = (*ids.shape, self.config.hidden)
         seen: dict[int, Tensor] = {}
         for number in range(self.config.layers):
@@ -189,7 +194,7 @@ class DeviceDrafter:
     def draft(self, ids: Tensor, rows: Rows) -> Tensor:
         """[R, D, hidden] after the final norm, depth 1 first. ids: [R, D + 1] int64, the root and then masks."""
         stack = self.config.stack
-        x = F.embedding(ids, self.target.embedding).flatten(0, 1)
+        x = self.target.embed(ids)
         for number in range(stack.layers):
             x = self.stack.layer(number, x, rows)
         drafted = x.view(*ids.shape, stack.hidden)[:, 1:]

@@ -211,7 +211,7 @@ class Step:
         told |= {
             "target.choices": verified.choices,
             "target.logprobs": judged.logprobs if verified.logprobs is None else verified.logprobs,
-            "target.gaps": judged.gaps,
+            "target.gaps": judged.gap,
             "target.nonfinite": judged.nonfinite,
             "path.ids": top.ids,
             "path.logprobs": top.logprobs,
