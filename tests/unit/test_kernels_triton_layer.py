@@ -24,7 +24,6 @@ PLANS = [
     None,
     Few(4, 64),
     Tiles(16, 16, 32, stages=2),
-    Tiles(32, 16, 64, groups=4, stages=3),
     Tiles(64, 32, 64),
     Whole(16, 16),
     Whole(32, 16, 8),
@@ -73,7 +72,7 @@ def assert_near(mine: Tensor, exact: Tensor, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @given(shape=SHAPES, dtype=DTYPES, how=st.sampled_from(PLANS), biased=st.booleans(), seed=st.integers(0, 2**30))
-@examples(30, 12)
+@examples(20, 12)
 def test_a_product_is_what_float64_makes_it(device, shape, dtype, how, biased, seed) -> None:
     if isinstance(how, Few) and shape[0] > 4:
         shape = (shape[0] % 4 + 1, *shape[1:])
@@ -152,7 +151,7 @@ def test_other_dtypes_and_empty_ones_go_to_torch(device, dtype) -> None:
 def test_one_row_and_a_few_have_their_own_kernel_and_large_products_are_the_librarys() -> None:
     assert isinstance(plan(1, 960, 576, torch.bfloat16), Few)
     assert isinstance(plan(33, 960, 576, torch.bfloat16), Whole)
-    assert isinstance(plan(33, 1024, 4096, torch.bfloat16), Tiles)
+    assert isinstance(plan(33, 400, 4096, torch.bfloat16), Tiles)
     assert isinstance(plan(65, 14336, 4096, torch.bfloat16, pairs=True), Library)
     assert isinstance(plan(8224, 576, 576, torch.bfloat16), Library)
     with forced(Library()):

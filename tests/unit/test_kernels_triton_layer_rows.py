@@ -63,7 +63,7 @@ def cache_views(data: Tensor) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("device", DEVICES)
 @given(shape=SHAPES, dtype=DTYPES, normed=st.booleans(), counted=st.booleans(), seed=st.integers(0, 2**30))
-@examples(24, 12)
+@examples(16, 12)
 def test_queries_and_caches_are_what_float64_makes_them(device, shape, dtype, normed, counted, seed) -> None:
     requests, nodes, group, kv_heads, half = shape
     width, heads = 2 * half, group * kv_heads
@@ -80,17 +80,19 @@ def test_queries_and_caches_are_what_float64_makes_them(device, shape, dtype, no
             qkv[r, counts[r] + 1 :] = math.nan
             positions[r, counts[r] + 1 :] = -(2**40)
 
-    def call(data: Tensor, qkv: Tensor, weights: Tensor | None, table, positions, base, counts) -> Tensor:
-        return layer.rotate_into(
+    def call(
+        data: Tensor, qkv: Tensor, weights: Tensor | None, table, positions, base, counts
+    ) -> tuple[Tensor, Tensor]:
+        q = layer.rotate_into(
             qkv, table, positions, *cache_views(data), base, heads=heads, qk_norm=weights, eps=EPS, counts=counts
         )
+        return q, data
 
     data = strided(requests, kv_heads, capacity, width, dtype)
     others = table, positions, base, counts
-    exact_data = data.double()
-    exact = reference(call, exact_data, qkv.double(), None if weights is None else weights.double(), *others)
-    mine = run(device, call, data.clone(), qkv, weights, *others)
-    after = run_in_place(device, call, data, qkv, weights, *others)
+    wide = None if weights is None else weights.double()
+    exact, exact_data = reference(call, data.double(), qkv.double(), wide, *others)
+    mine, after = run(device, call, data, qkv, weights, *others)
     tolerance = TOLERANCE[dtype]
     for r in range(requests):
         real = slice(0, nodes if counts is None else int(counts[r]) + 1)
@@ -107,11 +109,11 @@ def test_queries_and_caches_are_what_float64_makes_them(device, shape, dtype, no
 @given(
     shape=SHAPES,
     dtype=DTYPES,
-    how=st.sampled_from([None, Few(4, 32), Tiles(16, 16, 32), Tiles(32, 16, 64, groups=4), Whole(16, 16), Library()]),
+    how=st.sampled_from([None, Few(4, 32), Tiles(16, 16, 32), Whole(16, 16), Library()]),
     options=st.tuples(st.booleans(), st.booleans(), st.booleans()),
     seed=st.integers(0, 2**30),
 )
-@examples(30, 12)
+@examples(20, 12)
 def test_the_product_before_it_may_be_in_the_same_launch(device, shape, dtype, how, options, seed) -> None:
     requests, nodes, group, kv_heads, half = shape
     normed, counted, biased = options
@@ -135,18 +137,18 @@ def test_the_product_before_it_may_be_in_the_same_launch(device, shape, dtype, h
     counts = torch.randint(0, nodes, (requests,), generator=random, dtype=torch.int32) if counted else None
 
     def call(data: Tensor, x: Tensor, norm: Tensor, weight: Tensor, bias: Tensor | None, weights: Tensor | None,
-             table, positions, base, counts) -> Tensor:  # fmt: skip
-        return layer.norm_qkv_into(
+             table, positions, base, counts) -> tuple[Tensor, Tensor]:  # fmt: skip
+        q = layer.norm_qkv_into(
             x, norm, EPS, weight, table, positions, *cache_views(data), base, heads=heads, bias=bias, qk_norm=weights,
             counts=counts)  # fmt: skip
+        return q, data
 
     data = strided(requests, kv_heads, nodes + 4, width, dtype)
-    exact_data, others = data.double(), (table, positions, base, counts)
+    others = (table, positions, base, counts)
     wide = [None if value is None else value.double() for value in (x, norm, weight, bias, weights)]
-    exact = reference(call, exact_data, *wide, *others)
+    exact, exact_data = reference(call, data.double(), *wide, *others)
     with forced(how):
-        mine = run(device, call, data.clone(), x, norm, weight, bias, weights, *others)
-        after = run_in_place(device, call, data, x, norm, weight, bias, weights, *others)
+        mine, after = run(device, call, data, x, norm, weight, bias, weights, *others)
     tolerance = TOLERANCE[dtype]
     for r in range(requests):
         real = slice(0, nodes if counts is None else int(counts[r]) + 1)
@@ -156,7 +158,7 @@ def test_the_product_before_it_may_be_in_the_same_launch(device, shape, dtype, h
 
 @pytest.mark.parametrize("device", DEVICES)
 @given(shape=SHAPES, layers=st.integers(1, 3), dtype=DTYPES, normed=st.booleans(), seed=st.integers(0, 2**30))
-@examples(16, 12)
+@examples(10, 12)
 def test_a_context_goes_to_all_layers(device, shape, layers, dtype, normed, seed) -> None:
     requests, rows, _, kv_heads, half = shape
     width, capacity = 2 * half, rows + 5

@@ -38,7 +38,7 @@ def norm_linear(x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tenso
 
     how = layer_plan.plan(x.shape[0], weight.shape[0], weight.shape[1], x.dtype)
     if isinstance(how, layer_plan.Library):
-        return F.linear(layer.norm(x, norm, eps, layer_plan.pdl()), weight, bias)
+        return F.linear(layer.rms_norm(x, norm, eps, layer_plan.pdl()), weight, bias)
     return layer.product(x, weight, bias, how, norm=norm, eps=eps, pdl=layer_plan.pdl())
 
 
@@ -59,7 +59,7 @@ def norm_gated_linear(x: Tensor, norm: Tensor, eps: float, gate_up: Tensor, bias
     pdl = layer_plan.pdl()
     how = layer_plan.plan(x.shape[0], gate_up.shape[0] // 2, gate_up.shape[1], x.dtype, pairs=True)
     if isinstance(how, layer_plan.Library):
-        return layer.gate(F.linear(layer.norm(x, norm, eps, pdl), gate_up, bias), pdl)
+        return layer.gate(F.linear(layer.rms_norm(x, norm, eps, pdl), gate_up, bias), pdl)
     return layer.product(x, gate_up, bias, how, norm=norm, eps=eps, gated=True, pdl=pdl)
 
 
@@ -97,7 +97,7 @@ def norm_qkv_into(
     how: layer_plan.Plan = layer_plan.Library()
     if _takes(x, weight) and qk_norm is None and k_cache.stride(3) == v_cache.stride(3) == 1:
         how = layer_plan.plan(x.shape[0], weight.shape[0] // 2, weight.shape[1], x.dtype, pairs=True)
-    if isinstance(how, layer_plan.Library):
+    if isinstance(how, layer_plan.Library | layer_plan.Tiles):
         qkv = norm_linear(x, norm, eps, weight, bias).view(qkv_shape)
         return rotate_into(
             qkv, tables, positions, k_cache, v_cache, base, heads=heads, qk_norm=qk_norm, eps=eps, counts=counts
@@ -138,7 +138,7 @@ def rms_norm(x: Tensor, norm: Tensor, eps: float) -> Tensor:
         return _normed(x, norm, eps)
     from ddscope_kernels.jit import layer
 
-    return layer.norm(x, norm, eps, layer_plan.pdl())
+    return layer.rms_norm(x, norm, eps, layer_plan.pdl())
 
 
 def _takes(x: Tensor, weight: Tensor) -> bool:

@@ -25,12 +25,11 @@ class Few:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """block_m rows by block_n columns a program, block_k terms at a time, shared by groups of its warps."""
+    """block_m rows by block_n columns a program, block_k terms of a sum at a time; a norm has a launch of its own."""
 
     block_m: int
     block_n: int
     block_k: int
-    groups: int = 1
     warps: int = 4
     stages: int = 3
 

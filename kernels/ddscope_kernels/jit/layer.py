@@ -1,7 +1,7 @@
-"""Products of a decoder layer with an RMS norm before and a gate or a sum behind, for few rows; norm and gate alone.
+"""Products of a decoder layer with an RMS norm before and a gate, a sum or a rotation behind; norm and gate alone.
 
-The norm's weight is multiplied into x on the way in. Its scale is one number a row, so the squares are summed in the
-loop of the product, and the scale is applied to what comes out.
+Of few rows the norm is in the product: its weight is multiplied into x on the way in, and its scale, which is one
+number a row, is applied to what comes out.
 """
 
 from __future__ import annotations
@@ -80,90 +80,33 @@ def _few(x_ptr, norm_ptr, w_ptr, bias_ptr, add_ptr, out_ptr, rotation, eps, x_st
 
 
 @triton.jit
-def _tile(x_ptr, norm_ptr, w_ptr, bias_ptr, add_ptr, out_ptr, rotation, rows, eps, x_stride, add_stride,
-          N: tl.constexpr, K: tl.constexpr, W_STRIDE: tl.constexpr, SECOND: tl.constexpr, NODES: tl.constexpr,
-          HQ: tl.constexpr, HKV: tl.constexpr, HALF: tl.constexpr, COUNTED: tl.constexpr, BLOCK_M: tl.constexpr,
-          BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr, NORM: tl.constexpr, GATED: tl.constexpr,
-          ADD: tl.constexpr, BIAS: tl.constexpr, INTERPRETED: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
-    """BLOCK_M rows and BLOCK_N columns a program."""
+def _tile(x_ptr, w_ptr, bias_ptr, add_ptr, out_ptr, rows, x_stride, add_stride, N: tl.constexpr, K: tl.constexpr,
+          W_STRIDE: tl.constexpr, SECOND: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+          BLOCK_K: tl.constexpr, STAGES: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr,
+          INTERPRETED: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+    """BLOCK_M rows and BLOCK_N columns a program, BLOCK_K terms of a sum at a time; x is normed already."""
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     if PDL:
-        begin(w_ptr, n, N, K, W_STRIDE, SECOND, HALF, True)
-    prepared = prepare(m[:, None], n[None, :], rows, bias_ptr, add_ptr, add_stride, rotation, N, SECOND, HALF, ADD,
-                       BIAS)  # fmt: skip
+        begin(w_ptr, n, N, K, W_STRIDE, SECOND, 0, True)
+    prepared = prepare(m[:, None], n[None, :], rows, bias_ptr, add_ptr, add_stride, None, N, SECOND, 0, ADD, BIAS)
     x_row = x_ptr + m.to(tl.int64)[:, None] * x_stride
-    w_row = w_ptr + weight_row(n, HALF).to(tl.int64)[None, :] * W_STRIDE
+    w_row = w_ptr + n.to(tl.int64)[None, :] * W_STRIDE
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     acc_up = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    squares = tl.zeros((BLOCK_M, BLOCK_K), tl.float32)
     for start in tl.range(0, K, BLOCK_K, num_stages=STAGES):
         k = start + tl.arange(0, BLOCK_K)
         x = tl.load(x_row + k[None, :], mask=(m < rows)[:, None] & (k < K)[None, :], other=0.0)
         w_there = (n < N)[None, :] & (k < K)[:, None]
         w = tl.load(w_row + k[:, None], mask=w_there, other=0.0)
-        if NORM:
-            wide = x.to(tl.float32)
-            squares += wide * wide
-            x = (wide * tl.load(norm_ptr + k, mask=k < K, other=0.0).to(tl.float32)[None, :]).to(x.dtype)
         if INTERPRETED:
             x, w = x.to(tl.float32), w.to(tl.float32)
         acc = tl.dot(x, w, acc=acc, input_precision="ieee")
         if SECOND > 0:
             up = tl.load(w_row + SECOND * W_STRIDE + k[:, None], mask=w_there, other=0.0)
             acc_up = tl.dot(x, up.to(x.dtype), acc=acc_up, input_precision="ieee")
-    scale = acc
-    if NORM:
-        scale = tl.rsqrt(tl.sum(squares, axis=1) / K + eps)[:, None]
-    finish(acc, acc_up, scale, prepared, m[:, None], n[None, :], rows, out_ptr, rotation, N, NODES, HQ, HKV, HALF,
-           COUNTED, NORM, GATED, INTERPRETED)  # fmt: skip
-
-
-@triton.jit
-def _tile_by_groups(x_ptr, norm_ptr, w_ptr, bias_ptr, add_ptr, out_ptr, rotation, rows, eps, x_stride, add_stride,
-                    N: tl.constexpr, K: tl.constexpr, W_STRIDE: tl.constexpr, SECOND: tl.constexpr,
-                    NODES: tl.constexpr, HQ: tl.constexpr, HKV: tl.constexpr, HALF: tl.constexpr,
-                    COUNTED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-                    GROUPS: tl.constexpr, STAGES: tl.constexpr, NORM: tl.constexpr, GATED: tl.constexpr,
-                    ADD: tl.constexpr, BIAS: tl.constexpr, INTERPRETED: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
-    """As `_tile`; GROUPS of warps share the terms of each sum, which makes the chains of dependent products short."""
-    PART: tl.constexpr = BLOCK_K // GROUPS
-    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    if PDL:
-        begin(w_ptr, n, N, K, W_STRIDE, SECOND, HALF, True)
-    prepared = prepare(m[:, None], n[None, :], rows, bias_ptr, add_ptr, add_stride, rotation, N, SECOND, HALF, ADD,
-                       BIAS)  # fmt: skip
-    x_row = x_ptr + m.to(tl.int64)[None, :, None] * x_stride
-    w_row = w_ptr + weight_row(n, HALF).to(tl.int64)[None, None, :] * W_STRIDE
-    group = tl.arange(0, GROUPS)[:, None, None] * PART
-    acc = tl.zeros((GROUPS, BLOCK_M, BLOCK_N), tl.float32)
-    acc_up = tl.zeros((GROUPS, BLOCK_M, BLOCK_N), tl.float32)
-    squares = tl.zeros((GROUPS, BLOCK_M, PART), tl.float32)
-    for start in tl.range(0, K, BLOCK_K, num_stages=STAGES):
-        across = start + group + tl.arange(0, PART)[None, None, :]
-        down = start + group + tl.arange(0, PART)[None, :, None]
-        x = tl.load(x_row + across, mask=(m < rows)[None, :, None] & (across < K), other=0.0)
-        w_there = (n < N)[None, None, :] & (down < K)
-        w = tl.load(w_row + down, mask=w_there, other=0.0)
-        if NORM:
-            wide = x.to(tl.float32)
-            squares += wide * wide
-            x = (wide * tl.load(norm_ptr + across, mask=across < K, other=0.0).to(tl.float32)).to(x.dtype)
-        if INTERPRETED:
-            x, w = x.to(tl.float32), w.to(tl.float32)
-        acc = tl.dot(x, w, acc=acc, input_precision="ieee")
-        if SECOND > 0:
-            up = tl.load(w_row + SECOND * W_STRIDE + down, mask=w_there, other=0.0)
-            acc_up = tl.dot(x, up.to(x.dtype), acc=acc_up, input_precision="ieee")
-    value = tl.sum(acc, axis=0)
-    second, scale = value, value
-    if SECOND > 0:
-        second = tl.sum(acc_up, axis=0)
-    if NORM:
-        scale = tl.rsqrt(tl.sum(tl.sum(squares, axis=2), axis=0) / K + eps)[:, None]
-    finish(value, second, scale, prepared, m[:, None], n[None, :], rows, out_ptr, rotation, N, NODES, HQ, HKV, HALF,
-           COUNTED, NORM, GATED, INTERPRETED)  # fmt: skip
+    finish(acc, acc_up, acc, prepared, m[:, None], n[None, :], rows, out_ptr, None, N, 1, 0, 0, 0, False, False,
+           GATED, INTERPRETED)  # fmt: skip
 
 
 @triton.jit
@@ -207,8 +150,8 @@ def _whole(x_ptr, norm_ptr, w_ptr, bias_ptr, add_ptr, out_ptr, rotation, rows, e
            PDL: tl.constexpr):  # fmt: skip
     """BLOCK_M rows and BLOCK_N columns a program, all their terms at once: BLOCK_K of them, and REST more.
 
-    GROUPS of warps share the terms of each sum, as in `_tile_by_groups`. Weights are asked for before the kernels that
-    make x have ended, and all that is read before anything of it is used.
+    GROUPS of warps share the terms of each sum, so that chains of dependent products are short. Weights are asked for
+    before the kernels that make x have ended, and all that is read before anything of it is used.
     """
     if PDL:
         gdc_launch_dependents()
@@ -331,8 +274,10 @@ def product(
 ) -> Tensor:
     """Arguments as of `batched.layer`, checked, none empty; norm, gate and add as there, by tiles of `how`.
 
-    into: rotate what comes out and put K and V into caches; then [R, N, Hq, d], the queries, come back.
+    into: rotate what comes out and put K and V into caches; then [R, N, Hq, d], the queries, come back. Not by Tiles.
     """
+    if norm is not None and isinstance(how, Tiles):
+        x, norm = rms_norm(x, norm, eps, pdl), None
     rows, depth = x.shape
     x, weight = _flat(x), _flat(weight)
     second = 0 if into is None else into.width // 2
@@ -341,21 +286,14 @@ def product(
     out = torch.empty(shape, dtype=x.dtype, device=x.device)
     add = None if add is None else _flat(add)
     pdl = pdl and x.is_cuda
-    pointers = (x, x if norm is None else norm.contiguous(), weight, x if bias is None else bias.contiguous(),
-                x if add is None else add, out, None if into is None else into.operands())  # fmt: skip
-    numbers = eps, x.stride(0), 0 if add is None else add.stride(0)
+    pointers = weight, x if bias is None else bias.contiguous(), x if add is None else add, out
+    strides = x.stride(0), 0 if add is None else add.stride(0)
     given = {
         "N": columns,
         "K": depth,
         "W_STRIDE": weight.stride(0),
         "SECOND": columns if gated else second,
-        "NODES": 1 if into is None else into.positions.shape[1],
-        "HQ": 0 if into is None else into.heads,
-        "HKV": 0 if into is None else into.k_cache.shape[1],
-        "HALF": second,
-        "COUNTED": into is not None and into.counts is not None,
         "BLOCK_N": how.block_n,
-        "NORM": norm is not None,
         "GATED": gated,
         "ADD": add is not None,
         "BIAS": bias is not None,
@@ -364,27 +302,32 @@ def product(
         "num_warps": how.warps,
         **({"launch_pdl": True} if pdl else {}),
     }
+    if isinstance(how, Tiles):
+        grid = triton.cdiv(rows, how.block_m), triton.cdiv(columns, how.block_n)
+        _tile[grid](x, *pointers, rows, *strides, BLOCK_M=how.block_m, BLOCK_K=how.block_k, STAGES=how.stages, **given)
+        return out
+    given |= {
+        "NODES": 1 if into is None else into.positions.shape[1],
+        "HQ": 0 if into is None else into.heads,
+        "HKV": 0 if into is None else into.k_cache.shape[1],
+        "HALF": second,
+        "COUNTED": into is not None and into.counts is not None,
+        "NORM": norm is not None,
+    }
+    ends = (x if norm is None else norm.contiguous(), *pointers, None if into is None else into.operands())
     if isinstance(how, Few):
         _few[(triton.cdiv(columns, how.block_n),)](
-            *pointers, *numbers, ROWS=rows, ROWS2=power_of_two(rows), BLOCK_K=how.block_k, **given)  # fmt: skip
+            x, *ends, eps, *strides, ROWS=rows, ROWS2=power_of_two(rows), BLOCK_K=how.block_k, **given)  # fmt: skip
         return out
-    grid = triton.cdiv(rows, how.block_m), triton.cdiv(columns, how.block_n)
-    if isinstance(how, Whole):
-        block = max(how.warps * 16, power_of_two(depth + 1) // 2)
-        rest = power_of_two(depth - block, how.warps * 16) if depth > block else 0
-        _whole[grid](
-            *pointers, rows, *numbers, BLOCK_M=how.block_m, BLOCK_K=block, REST=rest, GROUPS=how.warps, **given
-        )
-        return out
-    tiles = {"BLOCK_M": how.block_m, "BLOCK_K": how.block_k, "STAGES": how.stages}
-    if how.groups == 1:
-        _tile[grid](*pointers, rows, *numbers, **tiles, **given)
-    else:
-        _tile_by_groups[grid](*pointers, rows, *numbers, GROUPS=how.groups, **tiles, **given)
+    block = max(how.warps * 16, power_of_two(depth + 1) // 2)
+    rest = power_of_two(depth - block, how.warps * 16) if depth > block else 0
+    _whole[triton.cdiv(rows, how.block_m), triton.cdiv(columns, how.block_n)](
+        x, *ends, rows, eps, *strides, BLOCK_M=how.block_m, BLOCK_K=block, REST=rest, GROUPS=how.warps,
+        **given)  # fmt: skip
     return out
 
 
-def norm(x: Tensor, weight: Tensor, eps: float, pdl: bool = False) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor, eps: float, pdl: bool = False) -> Tensor:
     """Arguments as of `batched.layer.rms_norm`, checked, not empty."""
     flat = _flat(x.reshape(-1, x.shape[-1]))
     rows, depth = flat.shape
