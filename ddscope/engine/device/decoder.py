@@ -24,6 +24,7 @@ from ddscope.engine.drafting import distinct_layers
 from ddscope.engine.errors import EngineError
 from ddscope.engine.pair import Pair, check_prompt
 from ddscope_kernels.batched import choose
+from ddscope_kernels.batched.layer_plan import early
 
 SLOTS = 3
 """Steps whose telling may be on its way at once: one that is computed, one that is read, one spare."""
@@ -66,20 +67,22 @@ class Decoder:
         rows: int,
         most: int = 255,
         graphs: bool = True,
+        early_launch: bool = False,
         make_step: type[Step] = Step,
     ) -> None:
         """rows: of each request's caches: prompt, output and a tree; most: nodes of a tree.
 
         graphs: on CUDA, whether steps are replayed as graphs; without, they run launch by launch.
+        early_launch: see `ddscope_kernels.batched.layer_plan.early`.
         make_step: what a step computes (a benchmark has its own).
         """
         target, config = pair.target, pair.drafter.config
         device = target.device
         self.pair, self.requests, self.rows, self.most = pair, requests, rows, most
-        self._make_step = make_step
+        self._make_step, self._early = make_step, early_launch
         self._graphs = graphs and device.type == "cuda"
         tables = tables_for(target.config.stack, rows + config.block_size, target.norm)
-        self._target = DeviceTarget(target, requests, rows, tables)
+        self._target = DeviceTarget(target, requests, rows, most + 1, tables)
         self._drafter = DeviceDrafter(
             pair.drafter, self._target, requests, rows + config.block_size,
             tables_for(config.stack, rows + config.block_size, target.norm),
@@ -173,7 +176,8 @@ class Decoder:
             raise EngineError(f"{SLOTS} steps wait to be collected.")
         ready = self._ready.get(plan) or self._prepare(plan)
         if ready.graph is None:
-            ready.step.run(partial(ready.packing.pack, out=ready.buffer))
+            with early(self._early):
+                ready.step.run(partial(ready.packing.pack, out=ready.buffer))
         else:
             ready.graph.replay()
         host = ready.hosts[ready.turn]
@@ -222,6 +226,10 @@ class Decoder:
             self._prepare(plan)
 
     def _prepare(self, plan: Plan) -> _Ready:
+        with early(self._early):
+            return self._made(plan)
+
+    def _made(self, plan: Plan) -> _Ready:
         step = self._make_step(plan, self._target, self._drafter, self.state)
         kept = [tensor.clone() for tensor in self._mutable()]
         seen: list[Packing] = []

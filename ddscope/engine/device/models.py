@@ -69,10 +69,13 @@ class Stack:
         tables: tuple[Tensor, Tensor],
         requests: int,
         rows: int,
+        most: int,
         like: Tensor,
     ) -> None:
-        """tables: `rope_tables`; rows: S of the cache; like: gives dtype and device."""
+        """tables: `rope_tables`; rows: S of the cache; most: N of a forward; like: gives dtype and device."""
         self.config, self.tables = config, tables
+        pairs = most * config.heads // config.kv_heads
+        self._arrivals = like.new_zeros(requests * config.kv_heads * -(-pairs // 16), dtype=torch.int32)
         self.cache = like.new_zeros(2 * config.layers, requests, config.kv_heads, rows, config.head_dim)
         self.layers = [_Layer.of(config, layer) for layer in layers]
 
@@ -100,7 +103,7 @@ class Stack:
             qk_norm=layer.qk_norm,
             counts=rows.counts,
         )
-        mixed = tree_attention(q, k, v, rows.bits, rows.base, counts=rows.counts)
+        mixed = tree_attention(q, k, v, rows.bits, rows.base, counts=rows.counts, arrivals=self._arrivals)
         x = linear_add(mixed.view(len(x), -1), layer.out.weight, x, layer.out.bias)
         y = norm_gated_linear(x, layer.post_norm, config.norm_eps, layer.gate_up.weight, layer.gate_up.bias)
         return linear_add(y, layer.down.weight, x, layer.down.bias)
@@ -135,13 +138,14 @@ class _Layer:
 class DeviceTarget:
     """The target's forward over the nodes of R trees."""
 
-    def __init__(self, target: Target, requests: int, rows: int, tables: tuple[Tensor, Tensor]) -> None:
+    def __init__(self, target: Target, requests: int, rows: int, most: int, tables: tuple[Tensor, Tensor]) -> None:
+        """most: nodes of a tree, the root included. The rest as of Stack."""
         stack = target.config.stack
         self.target, self.config = target, stack
         self.norm = target.norm.weight
         self.head = target.head.weight
         self.embedding = target.embedding.to(target.dtype)
-        self.stack = Stack(stack, target.layers, tables, requests, rows, self.norm)
+        self.stack = Stack(stack, target.layers, tables, requests, rows, most, self.norm)
 
     def embed(self, ids: Tensor) -> Tensor:
         """[R · N, hidden] rows of the embedding. ids: [R, N] int64."""
@@ -175,7 +179,8 @@ class DeviceDrafter:
         self.hidden_norm, self.norm = drafter.hidden_norm.weight, drafter.norm.weight
         self.k_norm = drafter.context_k_norm
         self.target = target
-        self.stack = Stack(drafter.config.stack, drafter.layers, tables, requests, rows, self.norm)
+        block = drafter.config.block_size
+        self.stack = Stack(drafter.config.stack, drafter.layers, tables, requests, rows, block, self.norm)
 
     def read(self, captured: list[Tensor], path: Tensor, base: Tensor) -> None:
         """Add the features of accepted nodes to the context.
