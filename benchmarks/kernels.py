@@ -246,6 +246,10 @@ def choose(bench: Bench) -> None:
         shape = f"R {requests}, {nodes} nodes, V 49152"
         bench.add("choose", shape, "ours, argmax", lambda x=logits: batched.choose(x), **counted)
         bench.add("choose", shape, "torch argmax", lambda x=logits: x.argmax(-1), **counted)
+        bench.add("judge", shape, "ours", lambda x=logits: batched.judge(x), **counted)
+        bench.add(
+            "judge", shape, "torch topk 2 + logsumexp", lambda x=logits: (x.topk(2), x.float().logsumexp(-1)), **counted
+        )
         bench.add("choose", shape, "ours, draws", lambda x=logits, d=draws: batched.choose(x, **d), **counted)
         bench.add(
             "choose",

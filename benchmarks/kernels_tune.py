@@ -37,12 +37,13 @@ def attention_trials(bench: Bench) -> list[Trial]:
     from ddscope_kernels.jit import attention as jit
 
     arrivals = torch.zeros(65536, dtype=torch.int32, device=bench.device)
-    narrow = [(16, 64, 2, 2), (16, 64, 4, 2), (16, 128, 4, 2), (32, 64, 4, 2), (32, 128, 4, 2), (64, 32, 4, 2),
-              (64, 64, 4, 2), (64, 64, 4, 3), (64, 128, 8, 2)]  # fmt: skip
-    wide = [(16, 64, 4, 2), (32, 64, 4, 2), (32, 64, 4, 3), (64, 32, 4, 3), (64, 64, 4, 2), (64, 64, 8, 3),
-            (64, 128, 8, 2)]  # fmt: skip
+    narrow = [(16, 64, 4, 2), (16, 128, 4, 2), (32, 64, 4, 2), (32, 64, 4, 3), (32, 128, 4, 2), (64, 64, 4, 2),
+              (64, 64, 4, 3)]  # fmt: skip
+    wide = [(32, 64, 4, 2), (64, 64, 4, 2), (64, 64, 8, 3), (64, 128, 8, 2)]
     sizes = [
-        (9, 3, 64, nodes, rows, 1024, narrow, (1, 2, 4, 8)) for nodes in (16, 33, 65, 129) for rows in (160, 512, 1000)
+        (9, 3, 64, nodes, rows, 1024, narrow, (1, 2, 4, 8, 16))
+        for rows in (600, 200, 1000)
+        for nodes in (65, 33, 16, 1, 129)
     ]
     sizes += [(32, 8, 128, 65, rows, rows, wide, (4, 8, 16, 32)) for rows in (512, 4096, 32768)]
     trials = []
@@ -75,12 +76,12 @@ def topk_trials(bench: Bench) -> list[Trial]:
     for rows, k in ((15, 64), (33, 8), (120, 64)):
         logits = bench.random(1, rows, 49152) * 4
         ways: dict[str, Callable[[], Any]] = {"default": partial(jit.launch, logits, k, None)}
-        for block in (1024, 2048, 4096, 8192):
-            for warps in (2, 4, 8):
-                if block // warps <= 1024:
-                    ways[f"block {block}, warps {warps}"] = partial(
-                        jit.launch, logits, k, None, block=block, warps=warps
-                    )
+        for block in (1024, 2048, 4096):
+            for warps in (4, 8):
+                for merge_warps in (2, 4, 8):
+                    if block // warps <= 512 and (k > 8 or merge_warps == 2):
+                        call = partial(jit.launch, logits, k, None, block=block, warps=warps, merge_warps=merge_warps)
+                        ways[f"block {block}, warps {warps} and {merge_warps}"] = call
         trials.append(Trial(f"topk {rows} × 49152, k {k}", ways, "default"))
     return trials
 
@@ -96,7 +97,9 @@ def build_trials(bench: Bench, logprobs: Tensor, ids: Tensor) -> list[Trial]:
         for merge in (False, True):
             for warps in (1, 2, 4, 8, 16):
                 each = budget / 32 / warps
-                if each > (4 if merge else 8) or each < 1:  # a thread's nodes; many are slow to compile, too
+                if (
+                    each > (4 if merge else 8) or each < 1 or (not merge and budget > 64)
+                ):  # a thread's nodes; many are slow to compile, too
                     continue
                 call = partial(jit.launch, logprobs, ids, None, None, None, None, out, merge, warps)
                 ways[f"{'merges' if merge else 'pointers'}, warps {warps}"] = call

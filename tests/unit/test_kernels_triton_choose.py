@@ -36,7 +36,7 @@ def test_choices_are_the_references(device, shape, dtype, ties, seed) -> None:
     # Where the two differ, the last bit of a logarithm decided: the scores must be as good as equal.
     warm = options["temperatures"][:, None, None]
     noise = torch.where(warm > 0, gumbel_noise(options["seeds"], options["positions"], size), 0.0)
-    scores = logits.float() / torch.where(warm > 0, warm, 1.0) + noise
+    scores = logits.float() * (1.0 / torch.where(warm > 0, warm, 1.0)) + noise
     scores = torch.where(scores.isnan(), -1e30, scores)
     torch.testing.assert_close(
         scores.gather(-1, mine[..., None]), scores.gather(-1, other[..., None]), rtol=1e-5, atol=1e-5

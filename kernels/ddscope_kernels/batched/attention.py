@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ddscope_kernels.batched import layer_plan
 from ddscope_kernels.batched.backend import use_triton
 from ddscope_kernels.batched.tree import unpack_bits
 
@@ -58,7 +59,7 @@ def tree_attention(
     if use_triton(q) and q.numel() and q.dtype != torch.float64:
         from ddscope_kernels.jit import attention
 
-        return attention.launch(q, k, v, bits, lengths, counts, pages, scale, splits, arrivals)
+        return attention.launch(q, k, v, bits, lengths, counts, pages, scale, splits, arrivals, pdl=layer_plan.pdl())
     return _reference(q, k, v, bits, lengths, counts, pages, scale)
 
 

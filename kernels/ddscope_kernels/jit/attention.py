@@ -8,6 +8,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ddscope_kernels.batched.backend import power_of_two
 
@@ -29,7 +30,7 @@ class Tiles:
 @triton.jit
 def _absorb(first, peak, total, acc, q, k_ptr, v_ptr, bits_ptr, pages_ptr, request, kv_head, node, live, d, length, end,
             scale, k_r, k_s, k_h, v_r, v_s, v_h, page_count, nodes, words, WIDTH: tl.constexpr, PAGE: tl.constexpr,
-            BLOCK_N: tl.constexpr, UPCAST: tl.constexpr, TAIL: tl.constexpr):  # fmt: skip
+            BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, UPCAST: tl.constexpr, TAIL: tl.constexpr):  # fmt: skip
     """The running softmax (highest score, sum, weighted values) after BLOCK_N more rows, from `first` on.
 
     Where not TAIL, all of them are rows of the prefix.
@@ -55,8 +56,12 @@ def _absorb(first, peak, total, acc, q, k_ptr, v_ptr, bits_ptr, pages_ptr, reque
     scores = tl.dot(q, k, input_precision="ieee") * scale
     if TAIL:
         other = row - length  # a node, where it is not negative
-        word = tl.load(bits_ptr + (request * nodes + node)[:, None] * words + (other >> 5)[None, :],
-                       mask=live[:, None] & (there & (other >= 0))[None, :], other=0)  # fmt: skip
+        word = tl.zeros((BLOCK_M, BLOCK_N), tl.int32)
+        for w in tl.static_range(BLOCK_N // 32 + 1):  # a load a word of a row, not one a bit
+            at = ((first - length) >> 5) + w
+            one = tl.load(bits_ptr + (request * nodes + node) * words + at, mask=live & (at >= 0) & (at < words),
+                          other=0)  # fmt: skip
+            word = tl.where(((other >> 5) == at)[None, :], one[:, None], word)
         sees = (other < 0)[None, :] | (((word >> (other & 31)[None, :]) & 1) != 0)
         scores = tl.where(sees & there[None, :], scores, float("-inf"))
     higher = tl.maximum(peak, tl.max(scores, axis=1))
@@ -117,26 +122,26 @@ def _read(start, stop, q, k_ptr, v_ptr, bits_ptr, pages_ptr, request, kv_head, n
         while first < whole:
             peak, total, acc = _absorb(
                 first, peak, total, acc, q, k_ptr, v_ptr, bits_ptr, pages_ptr, request, kv_head, node, live, d,
-                length, end, scale, k_r, k_s, k_h, v_r, v_s, v_h, page_count, nodes, words, WIDTH, PAGE, BLOCK_N,
-                UPCAST, False)  # fmt: skip
+                length, end, scale, k_r, k_s, k_h, v_r, v_s, v_h, page_count, nodes, words, WIDTH, PAGE, BLOCK_M,
+                BLOCK_N, UPCAST, False)  # fmt: skip
             first += BLOCK_N
         while first < stop:
             peak, total, acc = _absorb(
                 first, peak, total, acc, q, k_ptr, v_ptr, bits_ptr, pages_ptr, request, kv_head, node, live, d,
-                length, end, scale, k_r, k_s, k_h, v_r, v_s, v_h, page_count, nodes, words, WIDTH, PAGE, BLOCK_N,
-                UPCAST, True)  # fmt: skip
+                length, end, scale, k_r, k_s, k_h, v_r, v_s, v_h, page_count, nodes, words, WIDTH, PAGE, BLOCK_M,
+                BLOCK_N, UPCAST, True)  # fmt: skip
             first += BLOCK_N
     else:
         for first in range(start, whole, BLOCK_N):
             peak, total, acc = _absorb(
                 first, peak, total, acc, q, k_ptr, v_ptr, bits_ptr, pages_ptr, request, kv_head, node, live, d,
-                length, end, scale, k_r, k_s, k_h, v_r, v_s, v_h, page_count, nodes, words, WIDTH, PAGE, BLOCK_N,
-                UPCAST, False)  # fmt: skip
+                length, end, scale, k_r, k_s, k_h, v_r, v_s, v_h, page_count, nodes, words, WIDTH, PAGE, BLOCK_M,
+                BLOCK_N, UPCAST, False)  # fmt: skip
         for first in range(whole, stop, BLOCK_N):
             peak, total, acc = _absorb(
                 first, peak, total, acc, q, k_ptr, v_ptr, bits_ptr, pages_ptr, request, kv_head, node, live, d,
-                length, end, scale, k_r, k_s, k_h, v_r, v_s, v_h, page_count, nodes, words, WIDTH, PAGE, BLOCK_N,
-                UPCAST, True)  # fmt: skip
+                length, end, scale, k_r, k_s, k_h, v_r, v_s, v_h, page_count, nodes, words, WIDTH, PAGE, BLOCK_M,
+                BLOCK_N, UPCAST, True)  # fmt: skip
     return peak, total, acc
 
 
@@ -149,11 +154,14 @@ def _attend(q_ptr, k_ptr, v_ptr, bits_ptr, lengths_ptr, counts_ptr, pages_ptr, o
             scale, rows_total, q_r, q_n, q_h, k_r, k_s, k_h, v_r, v_s, v_h, page_count, nodes, words, tiles, splits,
             least, HQ: tl.constexpr, HKV: tl.constexpr, WIDTH: tl.constexpr, WIDTH2: tl.constexpr, PAGE: tl.constexpr,
             BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, FORM: tl.constexpr, UPCAST: tl.constexpr,
-            INTERPRETED: tl.constexpr):  # fmt: skip
+            INTERPRETED: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
     """BLOCK_M (node, head of the group) pairs of one KV head and one slice of the rows a program.
 
     FORM: 0 there is one slice, 1 another launch sums the slices, 2 the last program of a tile that is done does.
     """
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
     GROUP: tl.constexpr = HQ // HKV
     tile = tl.program_id(0) % tiles
     kv_head = (tl.program_id(0) // tiles) % HKV
@@ -235,8 +243,12 @@ def launch(
     splits: int | None,
     arrivals: Tensor | None = None,
     tiles: Tiles | None = None,
+    pdl: bool = False,
 ) -> Tensor:
-    """Arguments as of `batched.tree_attention`, checked, q not empty; tiles: how to cut the work."""
+    """Arguments as of `batched.tree_attention`, checked, q not empty; tiles: how to cut the work.
+
+    pdl: the programs may be launched before the kernel before has ended, and wait for it on the device.
+    """
     requests, nodes, heads, width = q.shape
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     if pages is None:
@@ -265,8 +277,8 @@ def launch(
         lengths if arrivals is None else arrivals, scale * _LOG2E, total, q.stride(0), q.stride(1), q.stride(2),
         *k_strides, *v_strides, 0 if pages is None else pages.shape[1], nodes, bits.shape[2], count, splits,
         tiles.least, heads, kv_heads, width, width2, page, tiles.block_m, tiles.block_n, form,
-        q.dtype == torch.bfloat16 and not q.is_cuda, not q.is_cuda, num_warps=tiles.warps,
-        num_stages=tiles.stages)  # fmt: skip
+        q.dtype == torch.bfloat16 and not q.is_cuda, not q.is_cuda, pdl and q.is_cuda, num_warps=tiles.warps,
+        num_stages=tiles.stages, **({"launch_pdl": True} if pdl and q.is_cuda else {}))  # fmt: skip
     if form == 1:
         rows = 4 if q.is_cuda else 64  # the interpreter pays by the program
         _combine[(triton.cdiv(nodes * heads, rows), requests)](

@@ -26,12 +26,15 @@ def _slices(logits_ptr, temperatures_ptr, seeds_ptr, positions_ptr, values_ptr, 
         if warmth > 0:
             seed = tl.load(seeds_ptr + row // nodes)
             position = tl.load(positions_ptr + row).to(tl.int32)
-            nothing = tl.zeros((BLOCK,), tl.int32)
-            random, _, _, _ = tl.philox(seed, ids, nothing + position, nothing, nothing)
+            # One Philox gives the words of four tokens.
+            words = part * (BLOCK // 4) + tl.arange(0, BLOCK // 4)
+            nothing = tl.zeros((BLOCK // 4,), tl.int32)
+            w0, w1, w2, w3 = tl.philox(seed, words, nothing + position, nothing, nothing)
+            random = tl.reshape(tl.join(tl.join(w0, w2), tl.join(w1, w3)), (BLOCK,))
             u = (random.to(tl.float32) + 0.5) * 2.3283064365386963e-10
             small = u * (1.0 + u * (0.5 + u * (0.3333333333333333 + u * 0.25)))
             waiting = tl.where(u < 0.015625, small, -tl.log(tl.maximum(1.0 - u, 1e-30)))
-            x = x / warmth - tl.log(waiting)
+            x = x * (1.0 / warmth) - tl.log(waiting)
     best = tl.max(x, axis=0)
     tl.store(values_ptr + row * parts + part, best)
     tl.store(ids_ptr + row * parts + part, tl.min(tl.where(x == best, ids, _NO_ID), axis=0))
@@ -53,7 +56,7 @@ def launch(logits: Tensor, temperatures: Tensor | None, seeds: Tensor | None, po
     """Arguments as of `batched.choose`, checked, not empty."""
     requests, nodes, size = logits.shape
     logits = logits.contiguous()
-    block = min(4096, power_of_two(size))
+    block = min(4096, power_of_two(size, 4))
     parts = triton.cdiv(size, block)
     values = torch.empty(requests * nodes, parts, dtype=torch.float32, device=logits.device)
     ids = torch.empty(requests * nodes, parts, dtype=torch.int32, device=logits.device)

@@ -185,11 +185,13 @@ def launch(
     *,
     block: int | None = None,
     warps: int | None = None,
+    merge_warps: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """ids, logprobs, logz, entropy and nonfinite; arguments as of `batched.topk_logprobs`, checked, none empty.
 
     most: candidates of a row that one program merges; more are narrowed down first.
-    block, warps: logits and warps a program of the first pass over logits; by the sizes where they are None.
+    block, warps, merge_warps: logits and warps a program of the first pass over logits, warps a program of the merge;
+    by the sizes where they are None.
     """
     requests, depths, width = x.shape
     rows = requests * depths
@@ -235,8 +237,9 @@ def launch(
                                num_warps=4)  # fmt: skip
         values, ids, groups = fewer_values, fewer_ids, fewer
     slots = power_of_two(groups * k2)
+    merge_warps = merge_warps or max(1, min(8, slots // 512))
     _merge[(rows,)](values, ids, stats, best_values, best_ids, out_ids, out, logz, entropy, nonfinite, parts, groups,
-                    k, power_of_two(parts), slots, k2, shift, num_warps=max(1, min(8, slots // 512)))  # fmt: skip
+                    k, power_of_two(parts), slots, k2, shift, num_warps=merge_warps)  # fmt: skip
     return out_ids, out, logz, entropy, nonfinite
 
 
