@@ -35,7 +35,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     root = tmp_path_factory.mktemp("evaluate")
     target, _ = chat_pair(root)
     data = written(target, root / "data", sequences=40).folder
-    options = train_options(target, data, root / "run", steps=60, passes=6, lr=1e-2, block=6)
+    options = train_options(target, data, root / "run", steps=60, passes=6, lr=3e-2, block=6)
     return target, train(options, Silent())
 
 
@@ -121,13 +121,13 @@ def test_scores_stay_with_the_weights_that_got_them(folders: tuple[Path, Path], 
     target, draft = folders
     data, finished = draft.parent.parent / "data", draft.parent
     (draft / SCORES).write_text(json.dumps(SCORED))
-    train(train_options(target, data, finished, steps=60, passes=6, lr=1e-2, block=6), Silent())  # ended: written again
+    train(train_options(target, data, finished, steps=60, passes=6, lr=3e-2, block=6), Silent())  # ended: written again
     assert (draft / SCORES).exists() and "| chain |\n|---|\n| 2.50 |" in (draft / "README.md").read_text()
     config = read_drafter_config(draft)
     other = DrafterModule(config, 8, torch.device("cpu"))
     export(draft, other, find_target(target, Silent()), json.loads((draft / FACTS).read_text()))
     assert not (draft / SCORES).exists()
-    train(train_options(target, data, finished, steps=60, passes=6, lr=1e-2, block=6), Silent())
+    train(train_options(target, data, finished, steps=60, passes=6, lr=3e-2, block=6), Silent())
 
 
 def test_a_drafter_of_others_gets_no_card(folders: tuple[Path, Path], prompts: Path, tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_help_has_every_option_with_its_default(name: str, capsys: pytest.Captur
     said = " ".join(capsys.readouterr().out.split())
     expected = {
         "data": ["--sequences N", "[60000]"],
-        "train": ["--lr X", "[0.001]"],
+        "train": ["--lr X", "[0.003]"],
         "evaluate": ["--count N", "[192]"],
     }
     assert all(word in said for word in expected[name])

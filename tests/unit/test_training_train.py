@@ -21,6 +21,7 @@ from ddscope.engine.generate import Generator, Params
 from ddscope.engine.pair import load_pair
 from ddscope.engine.training import train as train_module
 from ddscope.engine.training.checkpoint import CHECKPOINT, LOG
+from ddscope.engine.training.muon import Muon
 from ddscope.engine.training.shards import HELD_OUT
 from ddscope.engine.training.train import Stopped, Trainer, train
 from tests.engine_models import drafter_config, drafter_tensors, write_folder
@@ -43,8 +44,9 @@ def log_of(run: Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
 
 
-def test_the_loss_falls(target: Path, data: Path, tmp_path: Path) -> None:
-    train(train_options(target, data, tmp_path / "run", steps=50, lr=1e-2, log_every=10), Silent())
+@pytest.mark.parametrize(("muon", "lr"), [(False, 1e-2), (True, 3e-2)])
+def test_the_loss_falls(target: Path, data: Path, tmp_path: Path, muon: bool, lr: float) -> None:
+    train(train_options(target, data, tmp_path / "run", steps=50, lr=lr, log_every=10, muon=muon), Silent())
     log = log_of(tmp_path / "run")
     assert [line["step"] for line in log] == list(range(10, 51, 10))
     assert log[-1]["loss"] < 0.5 * log[0]["loss"]
@@ -77,11 +79,11 @@ def test_a_share_of_the_loss_can_go_to_the_targets_distribution(target: Path, da
     assert log[-1]["loss"] < log[0]["loss"]
 
 
-@pytest.mark.parametrize("cut", [1, 3])
+@pytest.mark.parametrize(("cut", "muon"), [(1, False), (3, True)])
 def test_a_stopped_run_goes_on_bit_for_bit(
-    target: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: int
+    target: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: int, muon: bool
 ) -> None:
-    options = {"kl": 0.3, "passes": 3, "steps": 18, "log_every": 3, "checkpoint_every": 6}
+    options = {"muon": muon, "kl": 0.3, "passes": 3, "steps": 18, "log_every": 3, "checkpoint_every": 6}
     whole = train(train_options(target, data, tmp_path / "whole", **options), Silent())
     real = Trainer.train_batch
     batches = 0
@@ -143,6 +145,24 @@ def test_a_killed_process_goes_on_bit_for_bit(target: Path, data: Path, tmp_path
     assert log_of(tmp_path / "killed") == log_of(tmp_path / "whole")
 
 
+def test_a_step_of_muon_has_equal_singular_values_and_the_size_of_adamws() -> None:
+    """Wide, tall and equal matrices, two of them together; what the step is made of points where the gradient does."""
+    torch.manual_seed(0)
+    matrices = [torch.zeros(shape).requires_grad_() for shape in ((8, 24), (24, 8), (8, 24), (6, 6))]
+    grads = [
+        torch.randn(8, 3) @ torch.randn(3, 24) + 0.05 * torch.randn(8, 24),
+        *(torch.randn(m.shape) for m in matrices[1:]),
+    ]
+    for matrix, grad in zip(matrices, grads, strict=True):
+        matrix.grad = grad.clone()
+    Muon(matrices, lr=0.1, weight_decay=0.0).step()
+    for matrix, grad in zip(matrices, grads, strict=True):
+        singular = torch.linalg.svdvals(matrix.detach()) / (0.1 * 0.2 * max(matrix.shape) ** 0.5)
+        assert singular.max() < 1.3 and singular.min() > 0.3
+        assert (matrix.detach() * grad).sum() < 0
+        assert 0.5 < matrix.detach().square().mean().sqrt() / (0.1 * 0.2) < 1.5
+
+
 def test_what_is_exported_is_a_drafter_of_the_engine(target: Path, data: Path, tmp_path: Path) -> None:
     folder = train(train_options(target, data, tmp_path / "run"), Silent(), command="python -m … train --data D")
     pair = load_pair(target, folder)
@@ -202,7 +222,7 @@ def test_what_does_not_fit_is_one_sentence(
 
 def test_a_run_keeps_its_options(target: Path, data: Path, tmp_path: Path) -> None:
     train(train_options(target, data, tmp_path / "run", steps=4), Silent())
-    with pytest.raises(EngineError, match=r"was begun with lr 0\.001, not 0\.002"):
+    with pytest.raises(EngineError, match=r"was begun with lr 0\.003, not 0\.002"):
         train(train_options(target, data, tmp_path / "run", steps=4, lr=2e-3), Silent())
     (tmp_path / "run" / CHECKPOINT).write_bytes(b"PK\x03\x04 no archive")
     with pytest.raises(EngineError, match="is no readable checkpoint"):

@@ -91,10 +91,11 @@ class TrainOptions(_Common):
         "share of the loss towards the target's distribution, the rest towards the text", 0.0, low=0, high=1
     )
     kl_topk: int = _option("likeliest tokens of the target that --kl looks at", 32, low=1)
-    lr: float = _option("peak learning rate", 1e-3, low=0)
+    muon: bool = _option("Muon for matrices, with about three times the learning rate of AdamW", True)
+    lr: float = _option("peak learning rate", 3e-3, low=0)
     final_lr: float = _option("share of it that is left at the end of the cosine", 0.02, low=0, high=1)
     warmup: int = _option("steps of linear warm-up", 200, low=0)
-    weight_decay: float = _option("AdamW's, on matrices", 0.01, low=0)
+    weight_decay: float = _option("on matrices", 0.01, low=0)
     clip: float = _option("norm of the gradient at most", 1.0, low=0)
     compile: bool = _option("torch.compile what lies between products and attention (cuda only)", True)
     log_every: int = _option("steps between lines of the log", 50, low=1)

@@ -31,6 +31,7 @@ from ddscope.engine.training.export import export
 from ddscope.engine.training.forward import BatchTarget
 from ddscope.engine.training.loss import Soft, depth_weights, head_loss, target_soft
 from ddscope.engine.training.model import DrafterModule, over_blocks
+from ddscope.engine.training.muon import Muon, state_of
 from ddscope.engine.training.options import TrainOptions
 from ddscope.engine.training.progress import Progress
 from ddscope.engine.training.shape import drafter_shape
@@ -92,7 +93,7 @@ class Trainer:
             drafter.load(options.start_from)
         else:
             drafter.initialise(options.seed)
-        self.optimizer = _optimizer(options, drafter, target.device)
+        self.optimizers = _optimizers(options, drafter, target.device)
         self._weights = depth_weights(drafter.config.block_size, options.decay, target.device)
         self._sums = torch.zeros(5, device=target.device)  # loss, accepted, first right; accepted on policy, its count
         self._summed = 0
@@ -101,14 +102,15 @@ class Trainer:
         """Go on where a checkpoint was made. Raises EngineError when it is of another shape."""
         try:
             self.drafter.load_state_dict(saved.model)
-            self.optimizer.load_state_dict(saved.optimizer)
-        except (RuntimeError, ValueError) as error:
+            for optimizer in self.optimizers:
+                optimizer.load_state_dict(saved.optimizer[type(optimizer).__name__])
+        except (RuntimeError, ValueError, KeyError) as error:
             raise EngineError(f"The checkpoint does not fit this drafter: {str(error).splitlines()[0]}") from None
         self.step, self.seconds = saved.step, saved.seconds
 
     def state(self) -> Checkpoint:
         """What `restore` takes."""
-        return Checkpoint(self.step, self.seconds, self.drafter.state_dict(), self.optimizer.state_dict())
+        return Checkpoint(self.step, self.seconds, self.drafter.state_dict(), state_of(self.optimizers))
 
     def run(self, run: Run, progress: Progress) -> None:
         """Train to the end. On SIGINT or SIGTERM the state is saved and Stopped is raised."""
@@ -183,13 +185,14 @@ class Trainer:
             self.options.kl,
             self.options.reach,
         )
-        for group in self.optimizer.param_groups:
+        for group in (group for optimizer in self.optimizers for group in optimizer.param_groups):
             group["lr"] = rate
-        self.optimizer.zero_grad(set_to_none=True)
+        self.drafter.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         if self.options.clip:
             torch.nn.utils.clip_grad_norm_(self.drafter.parameters(), self.options.clip)
-        self.optimizer.step()
+        for optimizer in self.optimizers:
+            optimizer.step()
         chosen = chosen.view_as(blocks.labels)
         accepted = accepted_lengths(chosen, blocks.labels, blocks.valid)
         self._sums[0] += loss.detach()
@@ -225,15 +228,20 @@ class Trainer:
                 f"The loss is {loss} at step {self.step:,}: try a smaller --lr; the last checkpoint is kept"
             )
         line = {"step": self.step, "seconds": round(self.seconds, 2), "loss": loss / steps, "tau": 1 + accepted / steps}
-        line |= {"first": first / steps, "lr": self.optimizer.param_groups[0]["lr"]}
+        line |= {"first": first / steps, "lr": self.optimizers[0].param_groups[0]["lr"]}
         return line | ({"tau_on_policy": 1 + on_policy / count} if count else {})
 
 
-def _optimizer(options: TrainOptions, drafter: DrafterModule, device: torch.device) -> torch.optim.AdamW:
+def _optimizers(options: TrainOptions, drafter: DrafterModule, device: torch.device) -> list[torch.optim.Optimizer]:
     matrices = [weight for weight in drafter.parameters() if weight.ndim > 1]
     vectors = [weight for weight in drafter.parameters() if weight.ndim <= 1]
-    groups = [{"params": matrices, "weight_decay": options.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=options.lr, betas=(0.9, 0.95), fused=device.type == "cuda")
+    groups = [{"params": vectors, "weight_decay": 0.0}]
+    made: list[torch.optim.Optimizer] = []
+    if options.muon:
+        made.append(Muon(matrices, options.lr, options.weight_decay))
+    else:
+        groups.append({"params": matrices, "weight_decay": options.weight_decay})
+    return [*made, torch.optim.AdamW(groups, lr=options.lr, betas=(0.9, 0.95), fused=device.type == "cuda")]
 
 
 def _decisive(options: TrainOptions, target: TargetFolder, place: Place, data: DataFolder) -> dict[str, Any]:
