@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddscope_kernels.batched import build_tree, tree_attention
-from tests.unit.triton_support import CUDA, DEVICES, examples, reference, run, shapes
+from tests.unit.triton_support import CUDA, DEVICES, examples, poisoned, reference, run, shapes
 
 # requests, budget, KV heads, heads of a group, head size, longest prefix
 SHAPES = shapes(
@@ -60,7 +60,8 @@ def test_every_node_reads_the_prefix_and_its_ancestors(device, shape, dtype, pag
         per_request = -(-rows // page)
         options["pages"] = torch.randperm(requests * per_request, generator=random).view(requests, -1).to(torch.int32)
         k, v = (paged(x, page, options["pages"]) for x in (k, v))
-    mine = run(device, tree_attention, q, k, v, trees.bits, lengths, splits=splits, **options)
+    with poisoned():
+        mine = run(device, tree_attention, q, k, v, trees.bits, lengths, splits=splits, **options)
     for r in range(requests):
         real = slice(0, int(counts[r]) + 1)
         torch.testing.assert_close(mine[r, real].double(), expected[r, real], atol=TOLERANCE[dtype], rtol=0.0)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -95,6 +96,23 @@ def poison(buffers: Any) -> Any:
         if tensor is not None:
             tensor.view(torch.uint8).fill_(0xA5 if tensor.dtype != torch.bool else 1)
     return buffers
+
+
+@contextmanager
+def poisoned() -> Iterator[None]:
+    """What a launch allocates, results and scratch, holds what no result does until a kernel writes it."""
+    empty, empty_like = torch.empty, torch.empty_like
+
+    def spoil(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.numel():
+            tensor.view(torch.uint8).fill_(0xA5 if tensor.dtype != torch.bool else 1)
+        return tensor
+
+    with (
+        patch.object(torch, "empty", lambda *size, **options: spoil(empty(*size, **options))),
+        patch.object(torch, "empty_like", lambda like, **options: spoil(empty_like(like, **options))),
+    ):
+        yield
 
 
 def _to(device: str, value: Any) -> Any:
