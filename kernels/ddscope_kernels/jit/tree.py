@@ -15,27 +15,33 @@ _merge_grow, _pointers_grow = tree_merge.grow, tree_pointers.grow
 
 
 @triton.jit
+def _count_unusable(lp_ptr, request, length, D: tl.constexpr, K: tl.constexpr, FILL: tl.constexpr):
+    """How many candidates of the depths that count are not finite."""
+    found = tl.zeros((FILL,), tl.int32)
+    for first in range(0, D * K, FILL):
+        cell = first + tl.arange(0, FILL)
+        x = tl.load(lp_ptr + request * D * K + cell, mask=cell < length * K, other=0.0)
+        found += tl.where(tl.abs(x) < float("inf"), 0, 1)  # NaN, too, is not below
+    return tl.sum(found, axis=0)
+
+
+@triton.jit
 def _drop_unusable(lp_ptr, ids_ptr, clean_ptr, clean_ids_ptr, request, length, D: tl.constexpr, K: tl.constexpr,
-                   KEPT: tl.constexpr, ROWS: tl.constexpr, K2: tl.constexpr):  # fmt: skip
-    """Copy the first KEPT finite candidates of each depth, -inf behind them; return how many were not finite."""
-    dropped = 0
+                   ROWS: tl.constexpr, K2: tl.constexpr):  # fmt: skip
+    """Copy the finite candidates of each depth, -inf behind them."""
     column = tl.arange(0, K2)[None, :]
     for first in range(0, D, ROWS):
         depth = first + tl.arange(0, ROWS)[:, None]
         inside = (depth < length) & (column < K)
-        here = (request * D + depth) * K + column
-        x = tl.load(lp_ptr + here, mask=inside, other=0.0)
-        token = tl.load(ids_ptr + here, mask=inside, other=0)
-        finite = inside & (x == x) & (tl.abs(x) < float("inf"))
-        dropped += tl.sum(tl.sum((inside & (finite == 0)).to(tl.int32), axis=1), axis=0)
+        row = (request * D + depth) * K
+        x = tl.load(lp_ptr + row + column, mask=inside, other=0.0)
+        token = tl.load(ids_ptr + row + column, mask=inside, other=0)
+        finite = inside & (tl.abs(x) < float("inf"))
         place = tl.cumsum(finite.to(tl.int32), axis=1) - 1
-        kept = finite & (place < KEPT)
-        there = (request * D + depth) * KEPT
-        tl.store(clean_ptr + there + place, x, mask=kept)
-        tl.store(clean_ids_ptr + there + place, token, mask=kept)
-        behind = (column >= tl.sum(finite.to(tl.int32), axis=1)[:, None]) & (column < KEPT) & (depth < D)
-        tl.store(clean_ptr + there + column, tl.full((ROWS, K2), float("-inf"), tl.float32), mask=behind)
-    return dropped
+        tl.store(clean_ptr + row + place, x, mask=finite)
+        tl.store(clean_ids_ptr + row + place, token, mask=finite)
+        behind = (column >= tl.sum(finite.to(tl.int32), axis=1)[:, None]) & (column < K) & (depth < D)
+        tl.store(clean_ptr + row + column, tl.full((ROWS, K2), float("-inf"), tl.float32), mask=behind)
 
 
 @triton.jit
@@ -107,15 +113,18 @@ def _build(lp_ptr, ids_ptr, base_ptr, budgets_ptr, lengths_ptr, least_ptr, clean
     least = (request * 0).to(tl.float64) + float("-inf")
     if HAS_LEAST:
         least = tl.load(least_ptr + request)
-    dropped = _drop_unusable(lp_ptr, ids_ptr, clean_ptr, clean_ids_ptr, request, length, D, K, KEPT, ROWS, K2)
+    dropped = _count_unusable(lp_ptr, request, length, D, K, FILL)
     tl.store(dropped_ptr + request, dropped)
+    if dropped > 0:
+        _drop_unusable(lp_ptr, ids_ptr, clean_ptr, clean_ids_ptr, request, length, D, K, ROWS, K2)
+        lp_ptr, ids_ptr = clean_ptr, clean_ids_ptr
     _clear(bits_ptr, mask_ptr, request, B, WORDS, FILL, MASK)
     tl.debug_barrier()  # other threads' stores are read from here on
     if MERGE:
-        count = _merge_grow(clean_ptr, order_ptr, scores_ptr, lists_ptr, held_ptr, packs_ptr, ends_ptr, places_ptr,
-                            request, length, limit, least, D, KEPT, B, B2, KEPT2, BITS, PROBES)  # fmt: skip
+        count = _merge_grow(lp_ptr, order_ptr, scores_ptr, lists_ptr, held_ptr, packs_ptr, ends_ptr, places_ptr,
+                            request, length, limit, least, D, K, KEPT, B, B2, KEPT2, BITS, PROBES)  # fmt: skip
     else:
-        count = _pointers_grow(clean_ptr, order_ptr, scores_ptr, request, length, limit, least, D, KEPT, B, B2,
+        count = _pointers_grow(lp_ptr, order_ptr, scores_ptr, request, length, limit, least, D, K, KEPT, B, B2,
                                BITS)  # fmt: skip
     tl.store(counts_ptr + request, count)
     tl.debug_barrier()
@@ -125,13 +134,13 @@ def _build(lp_ptr, ids_ptr, base_ptr, budgets_ptr, lengths_ptr, least_ptr, clean
     packed = tl.load(order_ptr + request * B + i, mask=real, other=0)
     rank = (packed >> BITS) & ((1 << BITS) - 1)
     depth = packed >> (2 * BITS)
-    origin = (request * D + depth - 1) * KEPT + rank
-    token = tl.load(clean_ids_ptr + origin, mask=real, other=0)
+    origin = (request * D + depth - 1) * K + rank
+    token = tl.load(ids_ptr + origin, mask=real, other=0)
     entry = request * B + i
     tl.store(tokens_ptr + entry, token, mask=there)
     tl.store(parents_ptr + entry, tl.where(real, packed & ((1 << BITS) - 1), -1), mask=there)
     tl.store(ranks_ptr + entry, tl.where(real, rank, -1), mask=there)
-    tl.store(out_lp_ptr + entry, tl.load(clean_ptr + origin, mask=real, other=float("-inf")), mask=there)
+    tl.store(out_lp_ptr + entry, tl.load(lp_ptr + origin, mask=real, other=float("-inf")), mask=there)
     row = request * (B + 1) + i + 1
     tl.store(depths_ptr + row, depth, mask=there)
     tl.store(scores_ptr + row, tl.full((B2,), float("-inf"), tl.float64), mask=there & (i >= count))
@@ -172,8 +181,8 @@ def launch(
         )
     device = logprobs.device
     logprobs, ids = logprobs.float().contiguous(), ids.contiguous()
-    clean = torch.empty(requests, depths, kept, dtype=torch.float32, device=device)
-    clean_ids = torch.empty(requests, depths, kept, dtype=ids.dtype, device=device)
+    clean = torch.empty(requests, depths, k, dtype=torch.float32, device=device)
+    clean_ids = torch.empty(requests, depths, k, dtype=ids.dtype, device=device)
     order = torch.empty(requests, budget, dtype=torch.int32, device=device)
     k2, kept2, words = power_of_two(k), power_of_two(kept), out.bits.shape[2]
     scratch = _scratch(requests, depths, budget, b2, kept2, device) if merge else [order] * 5

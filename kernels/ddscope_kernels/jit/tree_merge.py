@@ -192,8 +192,8 @@ def _store_order(order_ptr, scores_ptr, best_ptr, held_ptr, places_ptr, count, B
 
 @triton.jit
 def grow(clean_ptr, order_ptr, scores_ptr, lists_ptr, held_ptr, packs_ptr, ends_ptr, places_ptr, request, length, limit,
-         least, D: tl.constexpr, KEPT: tl.constexpr, B: tl.constexpr, B2: tl.constexpr, K2: tl.constexpr,
-         BITS: tl.constexpr, PROBES: tl.constexpr):  # fmt: skip
+         least, D: tl.constexpr, K: tl.constexpr, KEPT: tl.constexpr, B: tl.constexpr, B2: tl.constexpr,
+         K2: tl.constexpr, BITS: tl.constexpr, PROBES: tl.constexpr):  # fmt: skip
     """Grow one tree: store depth, rank and parent of each node packed, and its score; return how many there are.
 
     lists:  [4, B2] float64: two lists of a depth's scores, two of the best scores of all depths.
@@ -217,7 +217,7 @@ def grow(clean_ptr, order_ptr, scores_ptr, lists_ptr, held_ptr, packs_ptr, ends_
     more = (limit > 0) & (length > 0)
     while more:
         best_ptr = lists_ptr + (2 + best) * B2
-        gain = tl.load(clean_ptr + (request * D + depth) * KEPT + rank, mask=rank < KEPT, other=float("-inf"))
+        gain = tl.load(clean_ptr + (request * D + depth) * K + rank, mask=rank < KEPT, other=float("-inf"))
         gain = gain.to(tl.float64)
         last = tl.load(best_ptr + limit - 1, mask=held == limit, other=0.0)
         bound = tl.where(held == limit, _score(_key(last) + 1), _LOWEST)
@@ -228,7 +228,7 @@ def grow(clean_ptr, order_ptr, scores_ptr, lists_ptr, held_ptr, packs_ptr, ends_
         tl.store(ends_ptr + 1 + rank, tl.cumsum(counts, axis=0))
         tl.debug_barrier()
         _store_children(lists_ptr + now * B2, lists_ptr + (1 - now) * B2, packs_ptr + (1 - now) * B2, ends_ptr,
-                        clean_ptr + (request * D + depth) * KEPT, total, ranks, B2, BITS)  # fmt: skip
+                        clean_ptr + (request * D + depth) * K, total, ranks, B2, BITS)  # fmt: skip
         now = 1 - now
         tl.debug_barrier()
         level = request * 0

@@ -16,11 +16,11 @@ _MOST64 = tl.constexpr(2**63 - 1)
 
 
 @triton.jit
-def grow(clean_ptr, order_ptr, scores_ptr, request, length, limit, least, D: tl.constexpr, KEPT: tl.constexpr,
-            B: tl.constexpr, B2: tl.constexpr, BITS: tl.constexpr):  # fmt: skip
+def grow(clean_ptr, order_ptr, scores_ptr, request, length, limit, least, D: tl.constexpr, K: tl.constexpr,
+         KEPT: tl.constexpr, B: tl.constexpr, B2: tl.constexpr, BITS: tl.constexpr):  # fmt: skip
     """Grow one tree: store depth, rank and parent of each node packed, and its score; return how many there are."""
     node = tl.arange(0, B2)
-    start = tl.load(clean_ptr + request * D * KEPT, mask=length > 0, other=float("-inf")).to(tl.float64)
+    start = tl.load(clean_ptr + request * D * K, mask=length > 0, other=float("-inf")).to(tl.float64)
     score = tl.where(node == 0, 0.0, float("-inf")).to(tl.float64)
     # What the next child of each node would score, as an integer that is ordered as the score is; _LEAST64: no child.
     first = score + start
@@ -42,8 +42,8 @@ def grow(clean_ptr, order_ptr, scores_ptr, request, length, limit, least, D: tl.
         parent = winner & ((1 << BITS) - 1)
         rank = (winner >> BITS) & ((1 << BITS) - 1)
         depth = winner >> (2 * BITS)
-        here = clean_ptr + (request * D + depth) * KEPT
-        sibling = tl.load(here - KEPT + rank + 1, mask=more & (rank + 1 < KEPT), other=float("-inf"))
+        here = clean_ptr + (request * D + depth) * K
+        sibling = tl.load(here - K + rank + 1, mask=more & (rank + 1 < KEPT), other=float("-inf"))
         child = tl.load(here, mask=more & (depth < length), other=float("-inf"))
         tl.store(order_ptr + request * B + count, winner, mask=more)
         tl.store(scores_ptr + request * (B + 1) + count + 1, value, mask=more)
