@@ -85,7 +85,7 @@ class TrainOptions(_Common):
     )
     decay: float = _option("depths; a token at depth k weighs exp(-(k - 1) / decay)", 7.0, low=0.01)
     reach: float = _option(
-        "share of a token's weight that goes with the likelihood that a step gets there", 0.5, low=0, high=1
+        "share of a token's weight that goes with the likelihood that a step gets there", 0.9, low=0, high=1
     )
     kl: float = _option(
         "share of the loss towards the target's distribution, the rest towards the text", 0.0, low=0, high=1
