@@ -25,7 +25,10 @@ def _ordinals(x, SHIFT: tl.constexpr):
 
 @triton.jit
 def _selected(order, k, SHIFT: tl.constexpr):
-    """[m, n] → which are the k largest of each row, the leftmost of equals first; entries of _LEAST never are."""
+    """[m, n] → which are the k largest of each row, the leftmost of equals first, and their places from the left.
+
+    Entries of _LEAST never are. n < 2^15: what is above the k-th and what equals it is counted in one scan.
+    """
     count = tl.sum((order >= 0).to(tl.int32), axis=1)
     cut = tl.where(count >= k, 0, _LEAST >> SHIFT)
     for step in range(31 - SHIFT):
@@ -35,7 +38,10 @@ def _selected(order, k, SHIFT: tl.constexpr):
     above = order > cut[:, None]
     equal = (order == cut[:, None]) & (order > (_LEAST >> SHIFT))
     room = k - tl.sum(above.to(tl.int32), axis=1)
-    return above | (equal & (tl.cumsum(equal.to(tl.int32), axis=1) <= room[:, None]))
+    passed = tl.cumsum(tl.where(above, 1, tl.where(equal, 1 << 16, 0)), axis=1)
+    equals = passed >> 16
+    chosen = above | (equal & (equals <= room[:, None]))
+    return chosen, (passed & 0xFFFF) + tl.minimum(equals, room[:, None]) - 1
 
 
 @triton.jit
@@ -58,8 +64,7 @@ def _keep_slice(x, valid, ids, rows, part, values_ptr, ids_ptr, stats_ptr, n_row
     tl.store(stats + 3, nonfinite.to(tl.float32), mask=live)
 
     order = tl.where(valid, _ordinals(x, SHIFT), _LEAST >> SHIFT)
-    chosen = _selected(order, k, SHIFT)
-    place = tl.cumsum(chosen.to(tl.int32), axis=1) - 1
+    chosen, place = _selected(order, k, SHIFT)
     at = here[:, None] * K2 + place
     tl.store(values_ptr + at, x, mask=chosen & live[:, None])
     tl.store(ids_ptr + at, ids + tl.zeros_like(place), mask=chosen & live[:, None])
@@ -115,11 +120,10 @@ def _narrow(values_ptr, ids_ptr, fewer_values_ptr, fewer_ids_ptr, parts, groups,
     here = (row * parts + group * PARTS) * K2 + slots
     values = tl.load(values_ptr + here, mask=held, other=float("-inf"))
     ids = tl.load(ids_ptr + here, mask=held, other=_NO_ID)
-    chosen = _selected(tl.where(ids != _NO_ID, _ordinals(values, SHIFT), _LEAST >> SHIFT), k, SHIFT)
-    count = tl.cumsum(chosen.to(tl.int32), axis=1)
+    chosen, place = _selected(tl.where(ids != _NO_ID, _ordinals(values, SHIFT), _LEAST >> SHIFT), k, SHIFT)
     there = (row * groups + group) * K2
-    tl.store(fewer_values_ptr + there + count - 1, values, mask=chosen)
-    tl.store(fewer_ids_ptr + there + count - 1, ids, mask=chosen)
+    tl.store(fewer_values_ptr + there + place, values, mask=chosen)
+    tl.store(fewer_ids_ptr + there + place, ids, mask=chosen)
     empty = tl.arange(0, K2)
     free = empty >= tl.sum(tl.sum(chosen.to(tl.int32), axis=1), axis=0)
     tl.store(fewer_values_ptr + there + empty, tl.full((K2,), float("-inf"), tl.float32), mask=free)
@@ -156,8 +160,8 @@ def _merge(values_ptr, ids_ptr, stats_ptr, best_values_ptr, best_ids_ptr, out_id
     values = tl.load(values_ptr + row * groups * K2 + slots, mask=held, other=float("-inf"))
     ids = tl.load(ids_ptr + row * groups * K2 + slots, mask=held, other=_NO_ID)
     order = tl.where(ids != _NO_ID, _ordinals(values, SHIFT), _LEAST >> SHIFT)
-    chosen = _selected(order, k, SHIFT)
-    place = row * K2 + tl.cumsum(chosen.to(tl.int32), axis=1) - 1
+    chosen, place = _selected(order, k, SHIFT)
+    place += row * K2
     tl.store(best_values_ptr + place, values, mask=chosen)
     tl.store(best_ids_ptr + place, ids, mask=chosen)
     tl.debug_barrier()
