@@ -1,7 +1,7 @@
 """Products of a decoder layer with an RMS norm before and a gate, a sum or a rotation behind; norm and gate alone.
 
-Of few rows the norm is in the product: its weight is multiplied into x on the way in, and its scale, which is one
-number a row, is applied to what comes out.
+Of few rows the norm is in the product: its weight is multiplied in on the way, and its scale, which is one number a
+row, is applied to what comes out.
 """
 
 from __future__ import annotations
@@ -110,11 +110,40 @@ def _tile(x_ptr, w_ptr, bias_ptr, add_ptr, out_ptr, rows, x_stride, add_stride, 
 
 
 @triton.jit
-def _weights(w_row, n, first, K: tl.constexpr, N: tl.constexpr, GROUPS: tl.constexpr, PIECE: tl.constexpr):
-    """[GROUPS, PIECE / GROUPS, n] weights of PIECE terms from `first` on."""
+def _weights(w_row, there, first, K: tl.constexpr, GROUPS: tl.constexpr, PIECE: tl.constexpr):
+    """[GROUPS, PIECE / GROUPS, n] weights of PIECE terms from `first` on; there: [1, 1, n]."""
     PART: tl.constexpr = PIECE // GROUPS
     k = first + tl.arange(0, GROUPS)[:, None, None] * PART + tl.arange(0, PART)[None, :, None]
-    return tl.load(w_row + k, mask=(n < N)[None, None, :] & (k < K), other=0.0)
+    return tl.load(w_row + k, mask=there & (k < K), other=0.0)
+
+
+@triton.jit
+def _piece(w_row, norm_ptr, there, first, K: tl.constexpr, W_STRIDE: tl.constexpr, SECOND: tl.constexpr,
+           GROUPS: tl.constexpr, PIECE: tl.constexpr, NORM: tl.constexpr):  # fmt: skip
+    """A piece's weights, those of the other halves, and the norm's; the first again for what is not wanted."""
+    w = _weights(w_row, there, first, K, GROUPS, PIECE)
+    up, norm = w, w
+    if NORM:
+        norm = _weights(norm_ptr, tl.full((1, 1, 1), 1, tl.int1), first, K, GROUPS, PIECE)
+    if SECOND > 0:
+        up = _weights(w_row + SECOND * W_STRIDE, there, first, K, GROUPS, PIECE)
+    return w, up, norm
+
+
+@triton.jit
+def _normed(w, up, norm, NORM: tl.constexpr, SECOND: tl.constexpr, INTERPRETED: tl.constexpr):
+    """Weights times the norm's."""
+    if not INTERPRETED:
+        w = arrived(w)
+        if SECOND > 0:
+            up = arrived(up)
+        if NORM:
+            norm = arrived(norm)
+    if NORM:
+        w = (w.to(tl.float32) * norm.to(tl.float32)).to(w.dtype)
+        if SECOND > 0:
+            up = (up.to(tl.float32) * norm.to(tl.float32)).to(up.dtype)
+    return w, up
 
 
 @triton.jit
@@ -126,19 +155,32 @@ def _values(x_row, there, first, K: tl.constexpr, GROUPS: tl.constexpr, PIECE: t
 
 
 @triton.jit
-def _absorb(acc, acc_up, squares, x, norm, w, up, NORM: tl.constexpr, SECOND: tl.constexpr,
-            INTERPRETED: tl.constexpr):  # fmt: skip
-    """The sums after one more piece."""
-    if NORM:
-        wide = x.to(tl.float32)
-        squares += tl.sum(tl.sum(wide * wide, axis=2), axis=0)
-        x = (wide * norm.to(tl.float32)).to(x.dtype)
+def _absorb(sums, x, w, up, NORM: tl.constexpr, SECOND: tl.constexpr, INTERPRETED: tl.constexpr):
+    """The sums after one more piece: of x w, of x up, and of x xᵀ, on whose diagonal are those of x²."""
+    acc, acc_up, squares = sums
     if INTERPRETED:
         x, w, up = x.to(tl.float32), w.to(tl.float32), up.to(tl.float32)
     acc = tl.dot(x, w, acc=acc, input_precision="ieee")
     if SECOND > 0:
         acc_up = tl.dot(x, up, acc=acc_up, input_precision="ieee")
+    if NORM:
+        squares = tl.dot(x, tl.permute(x, (0, 2, 1)), acc=squares, input_precision="ieee")
     return acc, acc_up, squares
+
+
+@triton.jit
+def _joined(sums, eps, K: tl.constexpr, BLOCK_M: tl.constexpr, NORM: tl.constexpr, SECOND: tl.constexpr):
+    """Sums of all groups, and the scale of each row."""
+    acc, acc_up, squares = sums
+    value = tl.sum(acc, axis=0)
+    second, scale = value, value
+    if SECOND > 0:
+        second = tl.sum(acc_up, axis=0)
+    if NORM:
+        i = tl.arange(0, BLOCK_M)
+        own = tl.sum(tl.where((i[:, None] == i[None, :])[None], squares, 0.0), axis=2)
+        scale = tl.rsqrt(tl.sum(own, axis=0) / K + eps)[:, None]
+    return value, second, scale
 
 
 @triton.jit
@@ -150,30 +192,24 @@ def _whole(x_ptr, norm_ptr, w_ptr, bias_ptr, add_ptr, out_ptr, rotation, rows, e
            PDL: tl.constexpr):  # fmt: skip
     """BLOCK_M rows and BLOCK_N columns a program, all their terms at once: BLOCK_K of them, and REST more.
 
-    GROUPS of warps share the terms of each sum, so that chains of dependent products are short. Weights are asked for
-    before the kernels that make x have ended, and all that is read before anything of it is used.
+    GROUPS of warps share the terms of each sum, so that chains of dependent products are short. Weights are asked for,
+    and multiplied with the norm's, before the kernels that make x have ended. What is read then is asked for before
+    anything of it is used. x² comes from a product of its own, since that takes x from where the other one does.
     """
     if PDL:
         gdc_launch_dependents()
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     w_row = w_ptr + weight_row(n, HALF).to(tl.int64)[None, None, :] * W_STRIDE
-    w = _weights(w_row, n, 0, K, N, GROUPS, BLOCK_K)
-    up, w_rest = w, w
-    if SECOND > 0:
-        up = _weights(w_row + SECOND * W_STRIDE, n, 0, K, N, GROUPS, BLOCK_K)
+    columns = (n < N)[None, None, :]
+    w, up, norm = _piece(w_row, norm_ptr, columns, 0, K, W_STRIDE, SECOND, GROUPS, BLOCK_K, NORM)
+    w_rest, up_rest, norm_rest = w, up, norm
     if REST > 0:
-        w_rest = _weights(w_row, n, BLOCK_K, K, N, GROUPS, REST)
-    up_rest = w_rest
-    if REST > 0 and SECOND > 0:
-        up_rest = _weights(w_row + SECOND * W_STRIDE, n, BLOCK_K, K, N, GROUPS, REST)
-    norm, norm_rest = w, w
-    if NORM:
-        always = tl.full((1, 1, 1), 1, tl.int1)
-        norm = _values(norm_ptr, always, 0, K, GROUPS, BLOCK_K)
-        if REST > 0:
-            norm_rest = _values(norm_ptr, always, BLOCK_K, K, GROUPS, REST)
+        w_rest, up_rest, norm_rest = _piece(w_row, norm_ptr, columns, BLOCK_K, K, W_STRIDE, SECOND, GROUPS, REST, NORM)
     if PDL:
+        w, up = _normed(w, up, norm, NORM, SECOND, INTERPRETED)
+        if REST > 0:
+            w_rest, up_rest = _normed(w_rest, up_rest, norm_rest, NORM, SECOND, INTERPRETED)
         gdc_wait()
     there = (m < rows)[None, :, None]
     x_row = x_ptr + m.to(tl.int64)[None, :, None] * x_stride
@@ -183,24 +219,19 @@ def _whole(x_ptr, norm_ptr, w_ptr, bias_ptr, add_ptr, out_ptr, rotation, rows, e
         x_rest = _values(x_row, there, BLOCK_K, K, GROUPS, REST)
     prepared = prepare(m[:, None], n[None, :], rows, bias_ptr, add_ptr, add_stride, rotation, N, SECOND, HALF, ADD,
                        BIAS)  # fmt: skip
+    if not PDL:
+        w, up = _normed(w, up, norm, NORM, SECOND, INTERPRETED)
+        if REST > 0:
+            w_rest, up_rest = _normed(w_rest, up_rest, norm_rest, NORM, SECOND, INTERPRETED)
     if not INTERPRETED:
         x = arrived(x)
         if REST > 0:
             x_rest = arrived(x_rest)
     acc = tl.zeros((GROUPS, BLOCK_M, BLOCK_N), tl.float32)
-    acc_up = tl.zeros((GROUPS, BLOCK_M, BLOCK_N), tl.float32)
-    squares = tl.zeros((BLOCK_M,), tl.float32)
-    acc, acc_up, squares = _absorb(acc, acc_up, squares, x, norm, w, up, NORM, SECOND, INTERPRETED)
+    sums = _absorb((acc, acc, tl.zeros((GROUPS, BLOCK_M, BLOCK_M), tl.float32)), x, w, up, NORM, SECOND, INTERPRETED)
     if REST > 0:
-        acc, acc_up, squares = _absorb(
-            acc, acc_up, squares, x_rest, norm_rest, w_rest, up_rest, NORM, SECOND, INTERPRETED
-        )
-    value = tl.sum(acc, axis=0)
-    second, scale = value, value
-    if SECOND > 0:
-        second = tl.sum(acc_up, axis=0)
-    if NORM:
-        scale = tl.rsqrt(squares / K + eps)[:, None]
+        sums = _absorb(sums, x_rest, w_rest, up_rest, NORM, SECOND, INTERPRETED)
+    value, second, scale = _joined(sums, eps, K, BLOCK_M, NORM, SECOND)
     finish(value, second, scale, prepared, m[:, None], n[None, :], rows, out_ptr, rotation, N, NODES, HQ, HKV, HALF,
            COUNTED, NORM, GATED, INTERPRETED)  # fmt: skip
 
