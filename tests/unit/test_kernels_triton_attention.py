@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddscope_kernels.batched import build_tree, tree_attention
+from ddscope_kernels.batched.layer_plan import early
 from tests.unit.triton_support import CUDA, DEVICES, examples, poisoned, reference, run, shapes
 
 # requests, budget, KV heads, heads of a group, head size, longest prefix
@@ -99,6 +100,9 @@ def test_arrivals_are_zeros_again_and_change_nothing(device) -> None:
     for _ in range(3):
         assert torch.equal(run(device, tree_attention, *given, splits=4, arrivals=arrivals), apart)
         assert not arrivals.any()
+    with early():  # as part of a chain whose launches overlap
+        assert torch.equal(run(device, tree_attention, *given, splits=4, arrivals=arrivals), apart)
+        assert torch.equal(run(device, tree_attention, *given, splits=4), apart)
 
 
 def test_wrong_arguments_are_refused() -> None:
