@@ -17,7 +17,7 @@ from ddscope.engine.training.anchors import (
     random_anchors,
 )
 from ddscope.engine.training.forward import BatchCache
-from ddscope.engine.training.loss import Soft, depth_weights, head_loss, target_soft
+from ddscope.engine.training.loss import Judging, Soft, depth_weights, head_loss, target_soft
 from ddscope.engine.training.model import DrafterModule, over_blocks
 from tests.engine_models import drafter_config, target_config, tiny_pair, write_pair
 from tests.unit.training_support import chat_target, load
@@ -124,7 +124,7 @@ def test_head_loss_and_its_gradient_are_those_of_autograd(
     labels, weights = torch.randint(0, 30, (5, 3)), torch.rand(5, 3)
     weights[3, 2] = 0
     soft = target_soft(torch.randn(5, 3, 30), 6)
-    loss, chosen = head_loss(hidden, head, labels, weights, soft, mix, reach)
+    loss, chosen = head_loss(hidden, head, labels, weights, soft, Judging(mix, reach))
     (3 * loss).backward()
     again = hidden.detach().clone().requires_grad_()
     logprobs = (again @ head.T).log_softmax(-1)
@@ -138,6 +138,28 @@ def test_head_loss_and_its_gradient_are_those_of_autograd(
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(hidden.grad, again.grad)
     assert chosen.tolist() == logprobs.argmax(-1).tolist()
+
+
+def test_the_deeper_half_is_judged_of_the_blocks_that_are_likeliest_to_get_there() -> None:
+    """As if all were judged, and the others' deeper rows weighed nothing."""
+    torch.manual_seed(6)
+    hidden, head = torch.randn(6, 5, 8, requires_grad=True), torch.randn(30, 8)
+    labels, weights, soft = torch.randint(0, 30, (6, 5)), torch.rand(6, 5), target_soft(torch.randn(6, 5, 30), 4)
+    weights[2, 3:] = 0  # its text ends there
+    loss, chosen = head_loss(hidden, head, labels, weights, soft, Judging(0.3, 0.8, deep=0.5))
+    loss.backward()
+    logprobs = (hidden.detach() @ head.T).log_softmax(-1)
+    likely = logprobs.gather(-1, labels[..., None])[:, :3, 0].sum(-1)
+    likely[2] = -torch.inf
+    left_out = likely.argsort()[:3]
+    weights[left_out, 3:] = 0
+    again = hidden.detach().clone().requires_grad_()
+    expected, whole = head_loss(again, head, labels, weights, soft, Judging(0.3, 0.8))
+    expected.backward()
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(hidden.grad, again.grad)
+    whole[left_out, 3:] = -1
+    assert torch.equal(chosen, whole) and (hidden.grad[:, 3:].abs().sum((1, 2)) > 0).sum() == 3
 
 
 def test_soft_targets_are_the_likeliest_tokens_among_themselves() -> None:

@@ -87,6 +87,9 @@ class TrainOptions(_Common):
     reach: float = _option(
         "share of a token's weight that goes with the likelihood that a step gets there", 0.9, low=0, high=1
     )
+    deep: float = _option(
+        "share of the blocks whose deeper half is judged: those likeliest to get there", 0.5, low=0.01, high=1
+    )
     kl: float = _option(
         "share of the loss towards the target's distribution, the rest towards the text", 0.0, low=0, high=1
     )

@@ -29,7 +29,7 @@ from ddscope.engine.training.checkpoint import Checkpoint, Run
 from ddscope.engine.training.common import Place, TargetFolder, draws, find_target
 from ddscope.engine.training.export import export
 from ddscope.engine.training.forward import BatchTarget
-from ddscope.engine.training.loss import Soft, depth_weights, head_loss, target_soft
+from ddscope.engine.training.loss import Judging, Soft, depth_weights, head_loss, target_soft
 from ddscope.engine.training.model import DrafterModule, over_blocks
 from ddscope.engine.training.muon import Muon, state_of
 from ddscope.engine.training.options import TrainOptions
@@ -95,6 +95,7 @@ class Trainer:
             drafter.initialise(options.seed)
         self.optimizers = _optimizers(options, drafter, target.device)
         self._weights = depth_weights(drafter.config.block_size, options.decay, target.device)
+        self._judging = Judging(options.kl, options.reach, options.deep)
         self._sums = torch.zeros(5, device=target.device)  # loss, accepted, first right; accepted on policy, its count
         self._summed = 0
 
@@ -182,8 +183,7 @@ class Trainer:
             blocks.labels.flatten(0, 1),
             (self._weights * blocks.valid).flatten(0, 1),
             None if soft is None else soft.of(blocks.positions.view(*anchors.shape, block)[:, :, 1:]),
-            self.options.kl,
-            self.options.reach,
+            self._judging,
         )
         for group in (group for optimizer in self.optimizers for group in optimizer.param_groups):
             group["lr"] = rate
