@@ -220,7 +220,7 @@ def test_a_generator_of_the_device_tells_the_steps_of_the_other(folders, device:
         for a, b in zip(mine, steps, strict=True):
             assert_same_step(a, b)
         assert all(step.graph == graphs for step in mine)
-        assert graphs == all(step.times.get("total", 0) > 0 for step in mine[1:])
+        assert (device == "cuda") == all(step.times.get("total", 0) > 0 for step in mine[1:])
 
 
 @pytest.mark.parametrize(("device", "graphs"), WAYS)
