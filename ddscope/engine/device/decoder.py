@@ -30,6 +30,12 @@ SLOTS = 3
 """Steps whose telling may be on its way at once: one that is computed, one that is read, one spare."""
 
 
+def rows_needed(pair: Pair, prompt: int, max_new_tokens: int, most: int) -> int:
+    """Rows of a cache that a prompt of so many tokens, its output and a tree of `most` nodes take."""
+    output = min(max_new_tokens, pair.target.config.stack.max_positions - prompt)
+    return prompt + output + most + 1
+
+
 @dataclass(slots=True)
 class _Flight:
     """A step that was launched. host: [size] uint8, filled when `done` has passed."""
@@ -113,7 +119,7 @@ class Decoder:
         """
         self.check_prompt(prompt_ids)
         pair, state, length = self.pair, self.state, len(prompt_ids)
-        if length + max_new_tokens + self.most + 1 > self.rows:
+        if self.rows_needed(length, max_new_tokens) > self.rows:
             raise EngineError(
                 f"{length:,} tokens of prompt, {max_new_tokens:,} to come and a tree of {self.most} do not fit "
                 f"{self.rows:,} rows."
@@ -142,6 +148,10 @@ class Decoder:
         state.temperatures[request] = temperature
         state.seeds[request] = seed
         return token, reason
+
+    def rows_needed(self, prompt: int, max_new_tokens: int) -> int:
+        """Rows of a cache that a prompt of so many tokens, its output and a tree take."""
+        return rows_needed(self.pair, prompt, max_new_tokens, self.most)
 
     def check_prompt(self, prompt_ids: Sequence[int]) -> None:
         """Raises EngineError when a prompt is empty, too long, or has ids outside the vocabulary."""

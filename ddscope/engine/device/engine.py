@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ddscope.engine.budget import AUTO
 from ddscope.engine.control import MAX_BUDGET
 from ddscope.engine.convert import Progress
-from ddscope.engine.device.decoder import Decoder
+from ddscope.engine.device.decoder import Decoder, rows_needed
 from ddscope.engine.device.generator import DeviceGenerator, fits
 from ddscope.engine.device.ladder import LadderBudget, measure_ladder
 from ddscope.engine.device.plan import Plan
@@ -55,7 +55,7 @@ class DeviceEngine:
     def _room_for(self, prompt_ids: Sequence[int], params: Params) -> Decoder:
         if self._decoder is None or not fits(self._decoder, prompt_ids, params):
             most = min(MAX_BUDGET, self.pair.target.config.stack.vocab * self.pair.drafter.config.block_size)
-            needed = len(prompt_ids) + params.max_new_tokens + most + 2
+            needed = rows_needed(self.pair, len(prompt_ids), params.max_new_tokens, most)
             self._decoder = None  # its caches are free before the next ones are made
             self._decoder = Decoder(self.pair, requests=1, rows=max(ROWS, -(-needed // 1024) * 1024), most=most)
         return self._decoder

@@ -159,4 +159,4 @@ class DeviceGenerator:
 def fits(decoder: Decoder, prompt_ids: Sequence[int], params: Params) -> bool:
     """Whether a request with these parameters has room in a decoder."""
     budget = params.budget if isinstance(params.budget, int) else 0
-    return budget <= decoder.most and len(prompt_ids) + params.max_new_tokens + decoder.most + 1 <= decoder.rows
+    return budget <= decoder.most and decoder.rows_needed(len(prompt_ids), params.max_new_tokens) <= decoder.rows
