@@ -180,10 +180,10 @@ def _backward_context(q_ptr, ck_ptr, cv_ptr, anchors_ptr, lse_ptr, grad_ptr, del
         end = tl.load(anchors_ptr + text * blocks + block).to(tl.int32)
         if end > start:
             first = block * BLOCK
-            at, there = _rows(q_ptr, text, rows, HQ, first, head, pair // GROUP, d, live, WIDTH)
-            q = tl.load(at, mask=there, other=0.0)
-            at, there = _rows(grad_ptr, text, rows, HQ, first, head, pair // GROUP, d, live, WIDTH)
-            grad = tl.load(at, mask=there, other=0.0)
+            q_at, q_there = _rows(q_ptr, text, rows, HQ, first, head, pair // GROUP, d, live, WIDTH)
+            q = tl.load(q_at, mask=q_there, other=0.0)
+            q_at, q_there = _rows(grad_ptr, text, rows, HQ, first, head, pair // GROUP, d, live, WIDTH)
+            grad = tl.load(q_at, mask=q_there, other=0.0)
             place = (text.to(tl.int64) * rows + first + pair // GROUP) * HQ + head
             lse = tl.load(lse_ptr + place, mask=live, other=float("inf"))
             delta = tl.load(delta_ptr + place, mask=live, other=0.0)

@@ -78,6 +78,7 @@ def _rows(config: dict[str, Any], facts: dict[str, Any]) -> list[tuple[str, str]
 
 
 def _made(data: dict[str, Any], options: dict[str, Any], facts: dict[str, Any]) -> list[str]:
+    optimizer = "Muon for the matrices, AdamW for the norms" if options["muon"] else "AdamW"
     lines = [
         "All data was written by the target itself: prompts after its own chat prefix (temperature "
         f"{data.get('prompt_temperature', 0):g}),",
@@ -87,8 +88,9 @@ def _made(data: dict[str, Any], options: dict[str, Any], facts: dict[str, Any]) 
         f"{facts['machine']}, torch {facts['torch']}),",
         f"{options['batch']} conversations × {options['anchors']} blocks a step, {options['passes']} steps a batch, "
         f"{options['on_policy']:.0%} of the anchors right after a rejection from the second on.",
-        f"Cross-entropy weighted exp(−(k − 1) / {options['decay']:g}) at depth k; AdamW, learning rate "
-        f"{options['lr']:g}, cosine, seed {options['seed']}.",
+        f"Cross-entropy weighted exp(−(k − 1) / {options['decay']:g}) at depth k, {options['reach']:.0%} of it times",
+        "the likelihood that a step gets there;",
+        f"{optimizer}, learning rate {options['lr']:g}, cosine, seed {options['seed']}.",
     ]
     if options["kl"]:
         lines.append(
