@@ -86,7 +86,7 @@ def test_a_large_budget_over_equal_candidates_keeps_the_total_order(device, merg
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", ["plain", "ties"])
 def test_budgets_above_the_pointers_are_grown_by_merges(device, kind) -> None:
-    budget = MERGE_ABOVE + 44
+    budget = MERGE_ABOVE + 172
     logprobs, ids = marginals((1, 6, 64, budget), kind, 4)
     mine = run(device, build_tree, logprobs, ids, budget)
     assert_same(mine, reference(build_tree, logprobs, ids, budget))

@@ -10,8 +10,8 @@ from torch import Tensor
 from ddscope_kernels import tree as single
 from ddscope_kernels.batched.backend import use_triton
 
-MERGE_ABOVE = 256
-"""Larger budgets are grown depth by depth on a device."""
+MERGE_ABOVE = 128
+"""Larger budgets are grown depth by depth on a device: measured on an H200, where at 128 both take 33 µs."""
 
 
 @dataclass(frozen=True, slots=True)

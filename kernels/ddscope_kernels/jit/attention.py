@@ -224,6 +224,9 @@ def default_tiles(
     """What is used unless something else is asked for: sizes as of `batched.tree_attention`, itemsize in bytes."""
     width2 = power_of_two(width)
     pairs = nodes * (heads // kv_heads)
+    if width2 * itemsize <= 128 and requests * pairs <= 256:
+        # Measured on an H200 over 200, 600 and 1000 rows: narrow tiles, and few slices that are not short.
+        return Tiles(16, 128, 4, 2, max(1, min(4, capacity // 256)), 2)
     block_m = min(64, power_of_two(pairs, 16))
     block_n = 64 if width2 * itemsize <= 256 else 32
     programs = requests * kv_heads * triton.cdiv(pairs, block_m)

@@ -13,25 +13,32 @@ _NO_ID = tl.constexpr(2**31 - 1)
 
 
 @triton.jit
-def _slices(logits_ptr, values_ptr, counts_ptr, size, parts, BLOCK: tl.constexpr):
+def _slices(logits_ptr, values_ptr, counts_ptr, size, parts, BLOCK: tl.constexpr, WHOLE: tl.constexpr):
     """One row and one slice of BLOCK logits a program: best, second, Σ exp(x − best); its id, non-finite count."""
     row, part = tl.program_id(0), tl.program_id(1)
-    ids = part * BLOCK + tl.arange(0, BLOCK)
-    valid = ids < size
-    x = tl.load(logits_ptr + row.to(tl.int64) * size + ids, mask=valid, other=0.0).to(tl.float32)
-    finite = valid & (tl.abs(x) < float("inf"))  # not of NaN either
+    place = tl.arange(0, BLOCK)
+    here = logits_ptr + row.to(tl.int64) * size + part * BLOCK
+    if WHOLE:  # no slice ends beyond the row
+        x = tl.load(here + place).to(tl.float32)
+        finite = tl.abs(x) < float("inf")  # not of NaN either
+        broken = BLOCK - tl.sum(finite.to(tl.int32), axis=0)
+    else:
+        valid = part * BLOCK + place < size
+        x = tl.load(here + place, mask=valid, other=float("inf")).to(tl.float32)
+        finite = tl.abs(x) < float("inf")
+        broken = tl.minimum(size - part * BLOCK, BLOCK) - tl.sum(finite.to(tl.int32), axis=0)
     score = tl.where(finite, x, float("-inf"))
     best = tl.max(score, axis=0)
-    first = tl.min(tl.where(finite & (score == best), ids, _NO_ID), axis=0)
-    second = tl.max(tl.where(ids == first, float("-inf"), score), axis=0)
-    away = tl.where(finite, x, 0.0) - tl.where(best == float("-inf"), 0.0, best)
-    total = tl.sum(tl.where(finite, tl.exp(tl.minimum(away, 0.0)), 0.0), axis=0)
+    first = tl.min(tl.where(score == best, place, BLOCK), axis=0)
+    second = tl.max(tl.where(place == first, float("-inf"), score), axis=0)
+    shift = tl.where(best == float("-inf"), 0.0, best)
+    total = tl.sum(tl.exp2((score - shift) * 1.4426950408889634), axis=0)
     at = row * parts + part
     tl.store(values_ptr + at * 3, best)
     tl.store(values_ptr + at * 3 + 1, second)
     tl.store(values_ptr + at * 3 + 2, total)
-    tl.store(counts_ptr + at * 2, first)
-    tl.store(counts_ptr + at * 2 + 1, tl.sum((valid & (finite == 0)).to(tl.int32), axis=0))
+    tl.store(counts_ptr + at * 2, tl.where(best == float("-inf"), _NO_ID, part * BLOCK + first))
+    tl.store(counts_ptr + at * 2 + 1, broken)
 
 
 @triton.jit
@@ -74,6 +81,6 @@ def launch(logits: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     logprobs = torch.empty(requests, nodes, dtype=torch.float32, device=device)
     gaps, logz = torch.empty_like(logprobs), torch.empty_like(logprobs)
     nonfinite = torch.empty(requests, nodes, dtype=torch.int32, device=device)
-    _slices[(rows, parts)](logits, values, counts, size, parts, block, num_warps=8)
+    _slices[(rows, parts)](logits, values, counts, size, parts, block, size % block == 0, num_warps=8)
     _merge[(rows,)](values, counts, ids, logprobs, gaps, logz, nonfinite, parts, power_of_two(parts), num_warps=1)
     return ids, logprobs, gaps, logz, nonfinite

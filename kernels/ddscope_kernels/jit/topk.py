@@ -205,7 +205,7 @@ def launch(
     k2 = power_of_two(k)
     shift = {torch.bfloat16: 16, torch.float16: 13}.get(x.dtype, 0) if lm_head is None else 0
     if block is None:
-        block = _slice_size(rows, size) if lm_head is None else 256
+        block = 2048 if lm_head is None else 256
     block = max(min(power_of_two(size, 32), block), k2)
     parts = triton.cdiv(size, block)
     device = x.device
@@ -216,7 +216,7 @@ def launch(
         block_m = 1 if x.is_cuda else min(16, power_of_two(rows))  # the interpreter pays by the program
         _slices[(triton.cdiv(rows, block_m), parts)](
             flat, values, ids, stats, rows, size, parts, k, flat.stride(0), block_m, block, k2, shift,
-            num_warps=warps or max(1, min(8, block // 512)))  # fmt: skip
+            num_warps=warps or max(1, min(4, block // 512)))  # fmt: skip
     else:
         head = lm_head if lm_head.stride(1) == 1 else lm_head.contiguous()
         block_m = min(64, power_of_two(rows, 16))
@@ -241,15 +241,8 @@ def launch(
                                num_warps=4)  # fmt: skip
         values, ids, groups = fewer_values, fewer_ids, fewer
     slots = power_of_two(groups * k2)
-    merge_warps = merge_warps or max(1, min(8, slots // 512))
+    merge_warps = merge_warps or max(1, min(8, slots // 256))
     _merge[(rows,)](values, ids, stats, best_values, best_ids, out_ids, out, logz, entropy, nonfinite, parts, groups,
-                    k, power_of_two(parts), slots, k2, shift, num_warps=merge_warps)  # fmt: skip
+                    k, power_of_two(parts), slots, k2, shift, num_warps=merge_warps,
+                    enable_fp_fusion=False)  # fmt: skip  # a fused product of a butterfly sum differs from lane to lane
     return out_ids, out, logz, entropy, nonfinite
-
-
-def _slice_size(rows: int, size: int) -> int:
-    """Logits a program: long slices leave little to merge, short ones fill the machine when rows are few."""
-    block = 1024
-    while block < 8192 and rows * triton.cdiv(size, block) > 1024:
-        block *= 2
-    return block

@@ -187,7 +187,7 @@ def launch(
     k2, kept2, words = power_of_two(k), power_of_two(kept), out.bits.shape[2]
     scratch = _scratch(requests, depths, budget, b2, kept2, device) if merge else [order] * 5
     if warps is None:
-        warps = max(2, min(16, b2 // 64)) if merge else 1 if budget <= 256 else 4
+        warps = max(2, min(16, b2 // 32)) if merge else 1 if budget <= 256 else 4
     mask = out.mask
     form = 0 if mask is None else 1 if mask.dtype == torch.bool else 2
     if mask is not None and form == 1:
