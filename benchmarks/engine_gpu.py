@@ -17,7 +17,7 @@ import json
 import random
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -25,7 +25,10 @@ from typing import Any
 
 import torch
 
+from ddscope.engine.budget import AUTO
 from ddscope.engine.device.decoder import Decoder
+from ddscope.engine.device.generator import DeviceGenerator
+from ddscope.engine.device.ladder import LadderBudget, measure_ladder
 from ddscope.engine.device.plan import Plan
 from ddscope.engine.device.step import Step
 from ddscope.engine.pair import DTYPES, SHIPPED_DRAFT, Pair, load_pair
@@ -69,6 +72,8 @@ def settings(given: argparse.Namespace, temperature: float) -> list[Setting]:
     if given.traced:
         rows += [Setting(f"tree {budget}, traced", params("ddtree", budget), traced=True) for budget in given.traced]
         rows.append(Setting(f"{CHAIN}, traced", params("dflash"), traced=True))
+    if given.auto:
+        rows.append(Setting("tree auto, traced", replace(params("ddtree"), budget=AUTO), traced=True))
     return rows
 
 
@@ -118,6 +123,31 @@ def decode(decoder: Decoder, plan: Plan, prompts: list[list[int]], params: Param
     return texts
 
 
+def decode_auto(decoder: Decoder, auto: LadderBudget, prompt: list[int], params: Params, score: Score) -> list[int]:
+    """Decode one prompt with a budget of auto, which reads the marginals of every step back."""
+    generator = DeviceGenerator(decoder, prompt, params, auto)
+    generator.start()
+    began, ends = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    decoder.forget_time()
+    began.record()
+    steps = 0
+    while not generator.done:
+        generator.commit(generator.draft_and_verify())
+        steps += 1
+    ends.record()
+    launched = steps + decoder.waiting
+    generator.close()
+    torch.cuda.synchronize()
+    if steps:
+        us = began.elapsed_time(ends) * 1000 / launched
+        score.tokens += len(generator.output) - 1
+        score.request_steps += steps
+        score.us.append(us)
+        score.speeds.append((len(generator.output) - 1) / steps / us * 1e6)
+    return generator.output
+
+
 def measure(pair: Pair, given: argparse.Namespace, requests: int, rows: list[Setting], make: type[Step]) -> None:
     """Decode everything in turn and print a table."""
     prompts = held_out(pair, given)[: max(given.prompts, requests)]
@@ -131,8 +161,13 @@ def measure(pair: Pair, given: argparse.Namespace, requests: int, rows: list[Set
         early_launch=given.early,
         make_step=make,
     )
-    plans = {row.name: Plan.of(row.params, pair.drafter.config, traced=row.traced) for row in rows}
+    plans = {
+        row.name: Plan.of(row.params, pair.drafter.config, traced=row.traced)
+        for row in rows
+        if row.params.budget != AUTO
+    }
     began = perf_counter()
+    auto = measure_ladder(decoder, rows[-1].params) if rows[-1].params.budget == AUTO and requests == 1 else None
     for plan in plans.values():
         decoder.prepare(plan)
     print(f"  {len(plans)} graphs in {perf_counter() - began:.1f} s, cache of {decoder.rows} rows", flush=True)
@@ -141,6 +176,10 @@ def measure(pair: Pair, given: argparse.Namespace, requests: int, rows: list[Set
     for group in groups(prompts, requests):
         texts = {}
         for row in order.sample(rows, len(rows)):
+            if row.params.budget == AUTO:
+                if auto is not None:
+                    texts[row.name] = [decode_auto(decoder, auto, group[0], row.params, scores[row.name])]
+                continue
             texts[row.name] = decode(decoder, plans[row.name], group, row.params, scores[row.name])
         for name, written in texts.items():
             scores[name].same += sum(a == b for a, b in zip(written, texts[PLAIN], strict=True))
@@ -196,6 +235,7 @@ def main() -> int:
     parser.add_argument("--requests", type=int, nargs="*", default=[1])
     parser.add_argument("--budgets", type=int, nargs="*", default=[16, 32, 64, 128, 255])
     parser.add_argument("--traced", type=int, nargs="*", default=[64], help="budgets that are also measured traced")
+    parser.add_argument("--auto", action="store_true", help="a row with a budget of auto, one request only")
     parser.add_argument("--temperatures", type=float, nargs="*", default=[0.0, 0.7])
     parser.add_argument("--tokens", type=int, default=192, help="a prompt at most")
     parser.add_argument("--prompts", type=int, default=16)
