@@ -4,7 +4,8 @@
 
 Every measurement is a CUDA graph of many calls, each with weights of its own, so that weights come from memory as they
 do in decoding; the median over replays, divided by the calls. "early" launches every kernel before the one before it
-ends (programmatic dependent launch). GB/s counts the weights only, read once. --tune tries tiles, best first.
+ends (programmatic dependent launch); a kernel lets the next one start at once, or after it has waited itself. GB/s
+counts the weights only, read once. --tune tries tiles, best first.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import argparse
 import itertools
 import multiprocessing
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -30,7 +31,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ddscope_kernels.batched import layer
-from ddscope_kernels.batched.layer_plan import Few, Library, Plan, Tiles, Whole, early, forced
+from ddscope_kernels.batched.layer_plan import Early, Few, Library, Plan, Tiles, Whole, early, forced
 
 EPS = 1e-5
 COLD = 130 << 20
@@ -121,6 +122,15 @@ class Bench:
         return us
 
 
+@contextmanager
+def nested(*contexts: AbstractContextManager[None]) -> Iterator[None]:
+    """Within all of them."""
+    with ExitStack() as stack:
+        for context in contexts:
+            stack.enter_context(context)
+        yield
+
+
 @dataclass
 class Product:
     """One product of a model over M rows: ours and torch's, with many weights."""
@@ -179,6 +189,8 @@ class Product:
         row("torch, the product only", self.product_only)
         row("ours", self.ours)
         row("ours, early", self.ours, under=early())
+        for when in Early:
+            row(f"ours, early: {when.name}", self.ours, under=early(when=when))
         row("ours, library", self.ours, under=forced(Library()))
 
 
@@ -294,6 +306,8 @@ class Layers:
         row("ours", self.ours)
         row("ours, rotation in a launch of its own", partial(self.ours, fused=False))
         row("ours, early", self.ours, under=early())
+        for when in Early:
+            row(f"ours, early: {when.name}", self.ours, under=early(when=when))
         row("ours, library", self.ours, under=forced(Library()))
 
 
@@ -330,9 +344,9 @@ def warm(job: tuple[Model, str, int, list[Plan]]) -> None:
     """Compile plans in a process of its own; what Triton has compiled lies on the disk."""
     model, name, rows, plans = job
     product = Product(Bench(True), model, name, rows)
-    for plan, on in itertools.product(plans, (False, True)):
+    for plan, when in itertools.product(plans, (None, *Early)):
         try:
-            with forced(plan), early(on):
+            with forced(plan), early(when is not None, when):
                 product.ours(0)
         except Exception as error:
             print(f"{plan}: {type(error).__name__}: {error}"[:200], flush=True)
@@ -353,17 +367,18 @@ def tune(bench: Bench, model: Model, names: list[str], all_rows: list[int]) -> N
         found = []
         for plan in [*plans(name, rows), None]:
             both = []
-            for on in (True, False):
+            for when in (Early.AFTER_WAIT, Early.AT_ONCE, None):
                 try:
-                    with forced(plan), early(on):
+                    with forced(plan), early(when is not None, when):
                         both.append(bench.us(product.ours, product.calls))
                 except Exception as error:
                     print(f"{plan}: {type(error).__name__}: {error}"[:150], flush=True)
                     break
-            if len(both) == 2:
+            if len(both) == 3:
                 found.append((*both, str(plan or "as planned")))
-        for at_once, after, plan in sorted(found)[:10]:
-            print(f"tune {model.name} {name:8} {rows:4} early {at_once:8.2f} not {after:8.2f} µs {plan}", flush=True)
+        for after, at_once, not_early, plan in sorted(found)[:10]:
+            line = f"early {after:6.2f} at once {at_once:6.2f} not {not_early:6.2f} µs {plan}"
+            print(f"tune {model.name} {name:8} {rows:4} {line}", flush=True)
 
 
 def main() -> int:

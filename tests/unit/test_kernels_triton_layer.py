@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ddscope_kernels.batched import layer
-from ddscope_kernels.batched.layer_plan import Few, Library, Tiles, Whole, early, forced, plan
+from ddscope_kernels.batched.layer_plan import Early, Few, Library, Tiles, Whole, early, early_launch, forced, plan
 from tests.unit.triton_support import CUDA, DEVICES, examples, reference, run, shapes
 
 EPS = 1e-5
@@ -148,15 +149,31 @@ def test_other_dtypes_and_empty_ones_go_to_torch(device, dtype) -> None:
         assert run(device, function, *args).shape == (0, 8)
 
 
-def test_one_row_and_a_few_have_their_own_kernel_and_large_products_are_the_librarys() -> None:
-    assert isinstance(plan(1, 960, 576, torch.bfloat16), Few)
-    assert isinstance(plan(33, 960, 576, torch.bfloat16), Whole)
-    assert isinstance(plan(33, 400, 4096, torch.bfloat16), Tiles)
-    assert isinstance(plan(65, 14336, 4096, torch.bfloat16, pairs=True), Library)
-    assert isinstance(plan(8224, 576, 576, torch.bfloat16), Library)
+def test_rows_and_sizes_choose_the_kernel_and_large_products_are_the_librarys() -> None:
+    def chosen(*sizes: int, **options: bool) -> type:
+        return type(plan(*sizes, torch.bfloat16, **options))
+
+    assert chosen(1, 960, 576) is Few
+    assert chosen(16, 960, 576) is Whole
+    assert chosen(33, 960, 576) is Tiles
+    assert chosen(33, 480, 576, pairs=True, into=True) is Whole
+    assert chosen(65, 14336, 4096, pairs=True) is Library
+    assert chosen(8224, 576, 576) is Library
+    assert type(plan(33, 960, 576, torch.float32)) is Tiles
     with forced(Library()):
-        assert isinstance(plan(1, 960, 576, torch.bfloat16), Library)
-    assert isinstance(plan(1, 960, 576, torch.bfloat16), Few)
+        assert chosen(1, 960, 576) is Library
+    assert chosen(1, 960, 576) is Few
+
+
+def test_large_kernels_let_the_next_start_only_when_they_have_waited_themselves() -> None:
+    assert early_launch(1) == early_launch(99) == 0
+    with early():
+        assert (early_launch(1), early_launch(99)) == (Early.AT_ONCE, Early.AFTER_WAIT)
+        with early(when=Early.AT_ONCE):
+            assert early_launch(99) == Early.AT_ONCE
+        with early(False):
+            assert early_launch(1) == 0
+    assert early_launch(1) == 0
 
 
 def test_wrong_arguments_are_refused() -> None:
@@ -188,10 +205,10 @@ def test_kernels_that_start_before_the_one_before_them_ends_give_the_same() -> N
             x = layer.linear_add(layer.rms_norm(layer.norm_linear(y, norm, EPS, weight), norm, EPS), weight, x)
         return x
 
-    for rows in (1, 33):
+    for rows, when in itertools.product((1, 16, 33), (None, *Early)):
         x = torch.randn(rows, 576, device="cuda", dtype=torch.bfloat16)
         expected = chain(x)
-        with early():
+        with early(when=when):
             chain(x)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):

@@ -36,10 +36,11 @@ def norm_linear(x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tenso
         return F.linear(_normed(x, norm, eps), weight, bias)
     from ddscope_kernels.jit import layer
 
+    pdl = layer_plan.early_launch(x.shape[0])
     how = layer_plan.plan(x.shape[0], weight.shape[0], weight.shape[1], x.dtype)
     if isinstance(how, layer_plan.Library):
-        return F.linear(layer.rms_norm(x, norm, eps, layer_plan.pdl()), weight, bias)
-    return layer.product(x, weight, bias, how, norm=norm, eps=eps, pdl=layer_plan.pdl())
+        return F.linear(layer.rms_norm(x, norm, eps, pdl), weight, bias)
+    return layer.product(x, weight, bias, how, norm=norm, eps=eps, pdl=pdl)
 
 
 def norm_gated_linear(x: Tensor, norm: Tensor, eps: float, gate_up: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -56,7 +57,7 @@ def norm_gated_linear(x: Tensor, norm: Tensor, eps: float, gate_up: Tensor, bias
         return F.silu(gate) * up
     from ddscope_kernels.jit import layer
 
-    pdl = layer_plan.pdl()
+    pdl = layer_plan.early_launch(x.shape[0])
     how = layer_plan.plan(x.shape[0], gate_up.shape[0] // 2, gate_up.shape[1], x.dtype, pairs=True)
     if isinstance(how, layer_plan.Library):
         return layer.gate(F.linear(layer.rms_norm(x, norm, eps, pdl), gate_up, bias), pdl)
@@ -96,7 +97,7 @@ def norm_qkv_into(
     check_rotation(qkv_shape, x.dtype, tables, positions, k_cache, v_cache, base, heads, qk_norm)
     how: layer_plan.Plan = layer_plan.Library()
     if _takes(x, weight) and qk_norm is None and k_cache.stride(3) == v_cache.stride(3) == 1:
-        how = layer_plan.plan(x.shape[0], weight.shape[0] // 2, weight.shape[1], x.dtype, pairs=True)
+        how = layer_plan.plan(x.shape[0], weight.shape[0] // 2, weight.shape[1], x.dtype, pairs=True, into=True)
     if isinstance(how, layer_plan.Library | layer_plan.Tiles):
         qkv = norm_linear(x, norm, eps, weight, bias).view(qkv_shape)
         return rotate_into(
@@ -105,7 +106,7 @@ def norm_qkv_into(
     from ddscope_kernels.jit import layer
 
     into = layer.Into(tables, positions, k_cache, v_cache, base, counts, heads)
-    return layer.product(x, weight, bias, how, norm=norm, eps=eps, into=into, pdl=layer_plan.pdl())
+    return layer.product(x, weight, bias, how, norm=norm, eps=eps, into=into, pdl=layer_plan.early_launch(x.shape[0]))
 
 
 def linear_add(y: Tensor, weight: Tensor, x: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -124,7 +125,7 @@ def linear_add(y: Tensor, weight: Tensor, x: Tensor, bias: Tensor | None = None)
         return torch.addmm(x if bias is None else x + bias, y, weight.T)
     from ddscope_kernels.jit import layer
 
-    return layer.product(y, weight, bias, how, add=x, pdl=layer_plan.pdl())
+    return layer.product(y, weight, bias, how, add=x, pdl=layer_plan.early_launch(x.shape[0]))
 
 
 def rms_norm(x: Tensor, norm: Tensor, eps: float) -> Tensor:
@@ -138,7 +139,7 @@ def rms_norm(x: Tensor, norm: Tensor, eps: float) -> Tensor:
         return _normed(x, norm, eps)
     from ddscope_kernels.jit import layer
 
-    return layer.rms_norm(x, norm, eps, layer_plan.pdl())
+    return layer.rms_norm(x, norm, eps, layer_plan.early_launch(x.numel() // x.shape[-1]))
 
 
 def _takes(x: Tensor, weight: Tensor) -> bool:

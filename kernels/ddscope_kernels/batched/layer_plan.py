@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import IntEnum
 
 import torch
 
@@ -54,11 +55,15 @@ FEW = 4
 """Rows up to which a tensor core, which takes 16, is no gain."""
 
 _forced: Plan | None = None
-_pdl = False
+_on = False
+_when: Early | None = None
 
 
-def plan(rows: int, columns: int, depth: int, dtype: torch.dtype, pairs: bool = False) -> Plan:
-    """For a product [rows, depth] @ [columns, depth]ᵀ (of twice as many columns, two of which make one, for pairs)."""
+def plan(rows: int, columns: int, depth: int, dtype: torch.dtype, pairs: bool = False, into: bool = False) -> Plan:
+    """For a product [rows, depth] @ [columns, depth]ᵀ (of twice as many columns, two of which make one, for pairs).
+
+    into: what comes out is rotated, by the same launch where this is Few or Whole.
+    """
     if _forced is not None:
         return _forced
     if rows <= FEW:
@@ -68,29 +73,48 @@ def plan(rows: int, columns: int, depth: int, dtype: torch.dtype, pairs: bool = 
         return Tiles(16, 16, 32, stages=2)  # no tensor core for it: for tests of exactness, not for speed
     if depth * columns * (2 if pairs else 1) > 1 << 21 or rows > 160:
         return Library()
-    if depth <= 2048:
-        return Whole(16 if rows <= 64 else 32, 16, 4 if depth <= 1024 else 8)
-    return Tiles(32, 32, 64, stages=4)
+    if depth <= 2048 and rows <= (64 if into else 16):
+        return Whole(16, 16, 4 if depth <= 1024 else 8)
+    if pairs or columns > 768:
+        return Tiles(64, 64 if rows > 64 and not pairs else 32, 64, stages=4)
+    return Tiles(64, 16, 64, stages=6) if depth <= 1024 else Tiles(64, 16, 128, stages=4)
+
+
+class Early(IntEnum):
+    """When a kernel lets the next one start, which brings its weights in and then waits for the end of this one."""
+
+    AT_ONCE = 1
+    AFTER_WAIT = 2
+    """When the kernel before this one has ended, so that no more than two are under way."""
 
 
 def pdl() -> bool:
-    """Whether kernels are launched before the one before them ends (`early`)."""
-    return _pdl
+    """Whether kernels start before the one before them ends (`early`)."""
+    return _on
+
+
+def early_launch(rows: int) -> int:
+    """0, or when a kernel for so many rows lets the next one start.
+
+    Kernels for few rows are small, and many of them may wait; of larger ones those that wait are in the way.
+    """
+    return (_when or (Early.AT_ONCE if rows <= FEW else Early.AFTER_WAIT)) if _on else 0
 
 
 @contextmanager
-def early(on: bool = True) -> Iterator[None]:
+def early(on: bool = True, when: Early | None = None) -> Iterator[None]:
     """Within it, kernels start before the one before them ends, bring their weights in, and then wait for it.
 
-    For sm_90 and newer (programmatic dependent launch), also while a graph is captured, which keeps it. Weights, norms'
-    weights and biases must not be written by kernels of the same stream meanwhile.
+    For sm_90 and newer (programmatic dependent launch), also while a graph is captured, which keeps it. Weights, those
+    of norms among them, must not be written by kernels before them in the stream. when: by the rows where it is None.
     """
-    global _pdl
-    before, _pdl = _pdl, on
+    global _on, _when
+    before = _on, _when
+    _on, _when = on, when
     try:
         yield
     finally:
-        _pdl = before
+        _on, _when = before
 
 
 @contextmanager

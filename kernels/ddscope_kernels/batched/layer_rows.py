@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ddscope_kernels.batched.backend import use_triton
-from ddscope_kernels.batched.layer_plan import pdl
+from ddscope_kernels.batched.layer_plan import early_launch
 
 MOST_PIECES = 8
 """Of more, rows are gathered by torch."""
@@ -45,7 +45,8 @@ def rotate_into(
     if use_triton(qkv) and qkv.numel() and qkv.dtype != torch.float64 and k_cache.stride(3) == v_cache.stride(3) == 1:
         from ddscope_kernels.jit import layer_rows
 
-        return layer_rows.rotate(qkv, tables, positions, k_cache, v_cache, base, heads, qk_norm, eps, counts, pdl())
+        pdl = early_launch(qkv.shape[0] * qkv.shape[1])
+        return layer_rows.rotate(qkv, tables, positions, k_cache, v_cache, base, heads, qk_norm, eps, counts, pdl)
     return _rotate_reference(qkv, tables, positions, k_cache, v_cache, base, heads, qk_norm, eps, counts)
 
 
@@ -85,7 +86,9 @@ def context_into(
     if use_triton(kv) and kv.numel() and kv.dtype != torch.float64 and k_cache.stride(4) == v_cache.stride(4) == 1:
         from ddscope_kernels.jit import layer_rows
 
-        layer_rows.context(kv, tables, base, k_norm, eps, k_cache, v_cache, lengths, pdl())
+        layer_rows.context(
+            kv, tables, base, k_norm, eps, k_cache, v_cache, lengths, early_launch(kv.shape[0] * kv.shape[1])
+        )
     else:
         _context_reference(kv, tables, base, k_norm, eps, k_cache, v_cache, lengths)
 
@@ -106,7 +109,7 @@ def gather_rows(pieces: Sequence[Tensor], path: Tensor) -> Tensor:
     if use_triton(first) and first.numel() and path.numel() and len(pieces) <= MOST_PIECES:
         from ddscope_kernels.jit import layer_rows
 
-        return layer_rows.gather(pieces, path, pdl())
+        return layer_rows.gather(pieces, path, early_launch(path.numel()))
     return _gather_reference(pieces, path)
 
 

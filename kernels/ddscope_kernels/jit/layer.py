@@ -12,11 +12,11 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+from triton.language.extra.cuda import gdc_launch_dependents
 
 from ddscope_kernels.batched.backend import power_of_two
 from ddscope_kernels.batched.layer_plan import Few, Tiles, Whole
-from ddscope_kernels.jit.layer_ends import arrived, begin, finish, prepare, weight_row
+from ddscope_kernels.jit.layer_ends import arrived, fetch, finish, prepare, wait, weight_row
 
 
 @triton.jit
@@ -48,7 +48,7 @@ def _few(x_ptr, norm_ptr, w_ptr, bias_ptr, add_ptr, out_ptr, rotation, eps, x_st
         if SECOND > 0:
             up = tl.load(at + SECOND * W_STRIDE, mask=(n < N) & (k < K), other=0.0)
         if PDL:
-            begin(w_ptr, column, N, K, W_STRIDE, SECOND, HALF, False)
+            wait(PDL)
         prepared = prepare(rows, columns, ROWS, bias_ptr, add_ptr, add_stride, rotation, N, SECOND, HALF, ADD, BIAS)
         x, squares = _terms(x_ptr, norm_ptr, x_stride, m, k, ROWS, K, NORM)
         acc = x * w.to(tl.float32)
@@ -57,7 +57,8 @@ def _few(x_ptr, norm_ptr, w_ptr, bias_ptr, add_ptr, out_ptr, rotation, eps, x_st
             acc_up = x * up.to(tl.float32)
     else:
         if PDL:
-            begin(w_ptr, column, N, K, W_STRIDE, SECOND, HALF, True)
+            fetch(w_ptr, column, N, K, W_STRIDE, SECOND, HALF)
+            wait(PDL)
         prepared = prepare(rows, columns, ROWS, bias_ptr, add_ptr, add_stride, rotation, N, SECOND, HALF, ADD, BIAS)
         acc = tl.zeros((ROWS2, BLOCK_N, BLOCK_K), tl.float32)
         acc_up = tl.zeros((ROWS2, BLOCK_N, BLOCK_K), tl.float32)
@@ -88,7 +89,9 @@ def _tile(x_ptr, w_ptr, bias_ptr, add_ptr, out_ptr, rows, x_stride, add_stride, 
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     if PDL:
-        begin(w_ptr, n, N, K, W_STRIDE, SECOND, 0, True)
+        if tl.program_id(0) == 0:  # other rows need the same weights
+            fetch(w_ptr, n, N, K, W_STRIDE, SECOND, 0)
+        wait(PDL)
     prepared = prepare(m[:, None], n[None, :], rows, bias_ptr, add_ptr, add_stride, None, N, SECOND, 0, ADD, BIAS)
     x_row = x_ptr + m.to(tl.int64)[:, None] * x_stride
     w_row = w_ptr + n.to(tl.int64)[None, :] * W_STRIDE
@@ -196,7 +199,7 @@ def _whole(x_ptr, norm_ptr, w_ptr, bias_ptr, add_ptr, out_ptr, rotation, rows, e
     and multiplied with the norm's, before the kernels that make x have ended. What is read then is asked for before
     anything of it is used. x² comes from a product of its own, since that takes x from where the other one does.
     """
-    if PDL:
+    if PDL == 1:
         gdc_launch_dependents()
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -210,7 +213,7 @@ def _whole(x_ptr, norm_ptr, w_ptr, bias_ptr, add_ptr, out_ptr, rotation, rows, e
         w, up = _normed(w, up, norm, NORM, SECOND, INTERPRETED)
         if REST > 0:
             w_rest, up_rest = _normed(w_rest, up_rest, norm_rest, NORM, SECOND, INTERPRETED)
-        gdc_wait()
+        wait(PDL)
     there = (m < rows)[None, :, None]
     x_row = x_ptr + m.to(tl.int64)[None, :, None] * x_stride
     x = _values(x_row, there, 0, K, GROUPS, BLOCK_K)
@@ -243,8 +246,7 @@ def _norm(x_ptr, norm_ptr, out_ptr, eps, x_stride, K: tl.constexpr, K2: tl.const
     k = tl.arange(0, K2)
     weight = tl.load(norm_ptr + k, mask=k < K, other=0.0).to(tl.float32)
     if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
+        wait(PDL)
     x = tl.load(x_ptr + row * x_stride + k, mask=k < K, other=0.0).to(tl.float32)
     value = x * tl.rsqrt(tl.sum(x * x, axis=0) / K + eps) * weight
     tl.store(out_ptr + row * K + k, value.to(out_ptr.dtype.element_ty), mask=k < K)
@@ -254,8 +256,7 @@ def _norm(x_ptr, norm_ptr, out_ptr, eps, x_stride, K: tl.constexpr, K2: tl.const
 def _gate(x_ptr, out_ptr, total, N: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
     """BLOCK of the total entries of silu(gate) · up a program; a row of x is N of the one and N of the other."""
     if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
+        wait(PDL)
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     at = x_ptr + i // N * (2 * N) + i % N
     gate = tl.load(at, mask=i < total, other=0.0).to(tl.float32)
@@ -301,7 +302,7 @@ def product(
     gated: bool = False,
     add: Tensor | None = None,
     into: Into | None = None,
-    pdl: bool = False,
+    pdl: int = 0,
 ) -> Tensor:
     """Arguments as of `batched.layer`, checked, none empty; norm, gate and add as there, by tiles of `how`.
 
@@ -316,7 +317,7 @@ def product(
     shape = (rows, columns) if into is None else (*into.positions.shape, into.heads, into.width)
     out = torch.empty(shape, dtype=x.dtype, device=x.device)
     add = None if add is None else _flat(add)
-    pdl = pdl and x.is_cuda
+    pdl = int(pdl) if x.is_cuda else 0
     pointers = weight, x if bias is None else bias.contiguous(), x if add is None else add, out
     strides = x.stride(0), 0 if add is None else add.stride(0)
     given = {
@@ -358,12 +359,12 @@ def product(
     return out
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float, pdl: bool = False) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor, eps: float, pdl: int = 0) -> Tensor:
     """Arguments as of `batched.layer.rms_norm`, checked, not empty."""
     flat = _flat(x.reshape(-1, x.shape[-1]))
     rows, depth = flat.shape
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    pdl = pdl and x.is_cuda
+    pdl = int(pdl) if x.is_cuda else 0
     depth2 = power_of_two(depth)
     launch = {"launch_pdl": True} if pdl else {}
     _norm[(rows,)](flat, weight.contiguous(), out, eps, flat.stride(0), depth, depth2, pdl,
@@ -371,11 +372,11 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, pdl: bool = False) -> Tensor
     return out
 
 
-def gate(x: Tensor, pdl: bool = False) -> Tensor:
+def gate(x: Tensor, pdl: int = 0) -> Tensor:
     """[M, I] = silu of the first half of each row of x [M, 2 I], times its second half; not empty."""
     rows, columns = x.shape[0], x.shape[1] // 2
     out = torch.empty(rows, columns, dtype=x.dtype, device=x.device)
-    pdl = pdl and x.is_cuda
+    pdl = int(pdl) if x.is_cuda else 0
     launch = {"launch_pdl": True} if pdl else {}
     block = 1024
     _gate[(triton.cdiv(out.numel(), block),)](x.contiguous(), out, out.numel(), columns, block, pdl, num_warps=4,

@@ -16,16 +16,23 @@ def weight_row(n, HALF: tl.constexpr):
 
 
 @triton.jit
-def begin(w_ptr, n, N: tl.constexpr, K: tl.constexpr, W_STRIDE: tl.constexpr, SECOND: tl.constexpr, HALF: tl.constexpr,
-          FETCH: tl.constexpr):  # fmt: skip
-    """Let the next kernel start, ask for the weights of columns n, and wait for the kernels before this one."""
-    gdc_launch_dependents()
-    if FETCH:
-        row = weight_row(tl.minimum(n, N - 1), HALF)
-        _fetch(w_ptr, row, K, W_STRIDE)
-        if SECOND > 0:
-            _fetch(w_ptr, row + SECOND, K, W_STRIDE)
+def wait(PDL: tl.constexpr):
+    """Wait for the kernels before this one, and let the next one start: before that (1), or then (2)."""
+    if PDL == 1:
+        gdc_launch_dependents()
     gdc_wait()
+    if PDL == 2:
+        gdc_launch_dependents()
+
+
+@triton.jit
+def fetch(w_ptr, n, N: tl.constexpr, K: tl.constexpr, W_STRIDE: tl.constexpr, SECOND: tl.constexpr,
+          HALF: tl.constexpr):  # fmt: skip
+    """Ask for the weights of columns n to be brought to the second-level cache."""
+    row = weight_row(tl.minimum(n, N - 1), HALF)
+    _fetch(w_ptr, row, K, W_STRIDE)
+    if SECOND > 0:
+        _fetch(w_ptr, row + SECOND, K, W_STRIDE)
 
 
 @triton.jit

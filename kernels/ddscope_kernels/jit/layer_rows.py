@@ -8,9 +8,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ddscope_kernels.batched.backend import power_of_two
+from ddscope_kernels.jit.layer_ends import wait
 
 
 @triton.jit
@@ -52,8 +52,7 @@ def _rotate(x_ptr, cos_ptr, sin_ptr, positions_ptr, k_ptr, v_ptr, base_ptr, norm
     head = (tl.program_id(1) * HEADS + tl.arange(0, HEADS))[:, None]
     i = tl.arange(0, HALF2)[None, :]
     if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
+        wait(PDL)
     there = (head < HQ + 2 * HKV) & (i < HALF)
     at = x_ptr + (row.to(tl.int64) * (HQ + 2 * HKV) + head) * (2 * HALF) + i
     first = tl.load(at, mask=there, other=0.0).to(tl.float32)
@@ -85,8 +84,7 @@ def _context(x_ptr, cos_ptr, sin_ptr, base_ptr, norm_ptr, lengths_ptr, k_ptr, v_
     head = tl.arange(0, HEADS)[:, None]
     i = tl.arange(0, HALF2)[None, :]
     if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
+        wait(PDL)
     there = (head < HKV) & (i < HALF)
     at = x_ptr + ((row.to(tl.int64) * LAYERS + layer) * 2 * HKV + head) * (2 * HALF) + i
     a = tl.load(at, mask=there, other=0.0).to(tl.float32)
@@ -113,8 +111,7 @@ def _gather(p0, p1, p2, p3, p4, p5, p6, p7, path_ptr, out_ptr, P: tl.constexpr, 
     row, piece = tl.program_id(0).to(tl.int64), tl.program_id(1)
     h = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
     if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
+        wait(PDL)
     node = tl.minimum(tl.maximum(tl.load(path_ptr + row).to(tl.int64), 0), N - 1)
     source = p0
     if piece == 1:
@@ -146,7 +143,7 @@ def rotate(
     qk_norm: Tensor | None,
     eps: float,
     counts: Tensor | None,
-    pdl: bool,
+    pdl: int,
 ) -> Tensor:
     """Arguments as of `batched.layer.rotate_into`, checked, qkv not empty."""
     requests, nodes, all_heads, width = qkv.shape
@@ -172,7 +169,7 @@ def context(
     k_cache: Tensor,
     v_cache: Tensor,
     lengths: Tensor | None,
-    pdl: bool,
+    pdl: int,
 ) -> None:
     """Arguments as of `batched.layer.context_into`, checked, kv not empty."""
     requests, rows, layers, _, kv_heads, width = kv.shape
@@ -186,7 +183,7 @@ def context(
         lengths is not None, **_options(kv, pdl, heads2 * half2))  # fmt: skip
 
 
-def gather(pieces: Sequence[Tensor], path: Tensor, pdl: bool) -> Tensor:
+def gather(pieces: Sequence[Tensor], path: Tensor, pdl: int) -> Tensor:
     """Arguments as of `batched.layer.gather_rows`, checked, not empty, at most eight pieces."""
     requests, nodes, width = pieces[0].shape
     rows = path.shape[1]
@@ -199,7 +196,7 @@ def gather(pieces: Sequence[Tensor], path: Tensor, pdl: bool) -> Tensor:
     return out
 
 
-def _options(x: Tensor, pdl: bool, size: int) -> dict[str, int | bool]:
+def _options(x: Tensor, pdl: int, size: int) -> dict[str, int | bool]:
     """The last constexpr and the launch's options; size: entries of a program's tile."""
     warps = {"num_warps": max(1, min(4, size // 128))}
-    return {"PDL": True, "launch_pdl": True, **warps} if pdl and x.is_cuda else {"PDL": False, **warps}
+    return {"PDL": int(pdl), "launch_pdl": True, **warps} if pdl and x.is_cuda else {"PDL": 0, **warps}
