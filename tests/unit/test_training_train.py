@@ -79,6 +79,22 @@ def test_a_share_of_the_loss_can_go_to_the_targets_distribution(target: Path, da
     assert log[-1]["loss"] < log[0]["loss"]
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("muon", [False, True])
+def test_graphs_learn_what_is_learned_without_them(tmp_path: Path, muon: bool) -> None:
+    """With rates that change from step to step."""
+    target = chat_target(tmp_path / "target", head_dim=16)
+    data = written(target, tmp_path / "data", sequences=40).folder
+    logs = []
+    for graphs in (False, True):
+        options = {"device": "cuda", "dtype": "float32", "kl": 0.3, "passes": 3, "log_every": 3, "compile": False}
+        options |= {"steps": 30, "lr": 1e-2, "graphs": graphs, "muon": muon, "warmup": 10}
+        train(train_options(target, data, tmp_path / str(graphs), **options), Silent())
+        logs.append([line["loss"] for line in log_of(tmp_path / str(graphs))])
+    assert logs[0] == pytest.approx(logs[1], rel=0.02)
+    assert logs[0][-1] < logs[0][0]
+
+
 @pytest.mark.parametrize(("cut", "muon"), [(1, False), (3, True)])
 def test_a_stopped_run_goes_on_bit_for_bit(
     target: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: int, muon: bool

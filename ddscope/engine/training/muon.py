@@ -22,7 +22,7 @@ class Muon(torch.optim.Optimizer):
     rates and decay those of AdamW, arXiv 2502.16982.
     """
 
-    def __init__(self, matrices: Iterable[Tensor], lr: float, weight_decay: float) -> None:
+    def __init__(self, matrices: Iterable[Tensor], lr: float | Tensor, weight_decay: float) -> None:
         super().__init__(matrices, {"lr": lr, "weight_decay": weight_decay})
 
     @torch.no_grad()
@@ -39,8 +39,8 @@ class Muon(torch.optim.Optimizer):
             pushes = torch._foreach_lerp(grads, momenta, _MOMENTUM)  # Nesterov's
             torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
             steps = _orthogonal(pushes)
-            sizes = [-group["lr"] * _RMS * max(weight.shape) ** 0.5 for weight in weights]
-            torch._foreach_mul_(steps, sizes)
+            torch._foreach_mul_(steps, [-_RMS * max(weight.shape) ** 0.5 for weight in weights])
+            torch._foreach_mul_(steps, group["lr"])  # a tensor where a CUDA graph reads it
             torch._foreach_add_(weights, steps)
 
 

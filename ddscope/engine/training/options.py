@@ -100,6 +100,7 @@ class TrainOptions(_Common):
     warmup: int = _option("steps of linear warm-up", 200, low=0)
     weight_decay: float = _option("on matrices", 0.01, low=0)
     clip: float = _option("norm of the gradient at most", 1.0, low=0)
+    graphs: bool = _option("one CUDA graph an optimizer step (cuda only)", True)
     compile: bool = _option("torch.compile what lies between products and attention (cuda only)", True)
     log_every: int = _option("steps between lines of the log", 50, low=1)
     checkpoint_every: int = _option("steps between checkpoints", 1000, low=1)

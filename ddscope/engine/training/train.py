@@ -9,6 +9,7 @@ import math
 import signal
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +30,7 @@ from ddscope.engine.training.checkpoint import Checkpoint, Run
 from ddscope.engine.training.common import Place, TargetFolder, draws, find_target
 from ddscope.engine.training.export import export
 from ddscope.engine.training.forward import BatchTarget
+from ddscope.engine.training.graphed import Graphed
 from ddscope.engine.training.loss import Judging, Soft, depth_weights, head_loss, target_soft
 from ddscope.engine.training.model import DrafterModule, over_blocks
 from ddscope.engine.training.muon import Muon, state_of
@@ -98,6 +100,9 @@ class Trainer:
         self._judging = Judging(options.kl, options.reach, options.deep)
         self._sums = torch.zeros(5, device=target.device)  # loss, accepted, first right; accepted on policy, its count
         self._summed = 0
+        self._rate_now = 0.0
+        graphs = options.graphs and target.device.type == "cuda"
+        self._run: Callable[..., tuple[Tensor, ...]] = Graphed(self._learn) if graphs else self._learn
 
     def restore(self, saved: Checkpoint) -> None:
         """Go on where a checkpoint was made. Raises EngineError when it is of another shape."""
@@ -169,37 +174,53 @@ class Trainer:
 
     def _optimize(self, batch: Batch, anchors: Tensor, features: Tensor, soft: _Answers | None, rate: float) -> Tensor:
         """One optimizer step; [B, A] accepted drafted tokens come back."""
-        ids, lengths = batch.ids, batch.lengths
-        target, config = self.target, self.drafter.config
-        block = config.block_size
-        blocks = cut_blocks(ids, lengths, anchors, block, config.mask_token_id)
-        context = self.drafter.context(features, torch.arange(ids.shape[1], device=ids.device)[None])
-        rows = F.embedding(blocks.rows, target.embedding)
-        hidden = self.drafter(rows, blocks.positions, context, over_blocks(anchors))
-        drafted = hidden.view(*anchors.shape, block, -1)[:, :, 1:].flatten(0, 1)
+        config = self.drafter.config
+        blocks = cut_blocks(batch.ids, batch.lengths, anchors, config.block_size, config.mask_token_id)
+        weights = (self._weights * blocks.valid).flatten(0, 1)
+        near = () if soft is None else soft.of(blocks.positions.view(*anchors.shape, -1)[:, :, 1:])
+        self._set_rate(rate)
+        labels = blocks.labels.flatten(0, 1)
+        loss, chosen = self._run(features, blocks.rows, blocks.positions, anchors, labels, weights, *near)
+        accepted = accepted_lengths(chosen.view_as(blocks.labels), blocks.labels, blocks.valid)
+        self._sums[0] += loss
+        self._sums[1] += accepted.float().mean()
+        self._sums[2] += (accepted > 0).float().mean()
+        self._summed += 1
+        return accepted
+
+    def _learn(
+        self,
+        features: Tensor,
+        rows: Tensor,
+        positions: Tensor,
+        anchors: Tensor,
+        labels: Tensor,
+        weights: Tensor,
+        *near: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """From tensors of fixed shapes to a step of the weights; the loss, and the likeliest token of each row."""
+        context = self.drafter.context(features, torch.arange(features.shape[1], device=features.device)[None])
+        hidden = self.drafter(F.embedding(rows, self.target.embedding), positions, context, over_blocks(anchors))
+        drafted = hidden.view(len(labels), -1, hidden.shape[-1])[:, 1:]
         loss, chosen = head_loss(
-            drafted,
-            target.head,
-            blocks.labels.flatten(0, 1),
-            (self._weights * blocks.valid).flatten(0, 1),
-            None if soft is None else soft.of(blocks.positions.view(*anchors.shape, block)[:, :, 1:]),
-            self._judging,
+            drafted, self.target.head, labels, weights, Soft(*near) if near else None, self._judging
         )
-        for group in (group for optimizer in self.optimizers for group in optimizer.param_groups):
-            group["lr"] = rate
         self.drafter.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         if self.options.clip:
             torch.nn.utils.clip_grad_norm_(self.drafter.parameters(), self.options.clip)
         for optimizer in self.optimizers:
             optimizer.step()
-        chosen = chosen.view_as(blocks.labels)
-        accepted = accepted_lengths(chosen, blocks.labels, blocks.valid)
-        self._sums[0] += loss.detach()
-        self._sums[1] += accepted.float().mean()
-        self._sums[2] += (accepted > 0).float().mean()
-        self._summed += 1
-        return accepted
+        return loss.detach(), chosen
+
+    def _set_rate(self, rate: float) -> None:
+        """A tensor where a graph reads it."""
+        self._rate_now = rate
+        for group in (group for optimizer in self.optimizers for group in optimizer.param_groups):
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
 
     def _rate(self, share: float) -> float:
         """Learning rate: linear warm-up, then a cosine down to final_lr of the peak."""
@@ -228,7 +249,7 @@ class Trainer:
                 f"The loss is {loss} at step {self.step:,}: try a smaller --lr; the last checkpoint is kept"
             )
         line = {"step": self.step, "seconds": round(self.seconds, 2), "loss": loss / steps, "tau": 1 + accepted / steps}
-        line |= {"first": first / steps, "lr": self.optimizers[0].param_groups[0]["lr"]}
+        line |= {"first": first / steps, "lr": self._rate_now}
         return line | ({"tau_on_policy": 1 + on_policy / count} if count else {})
 
 
@@ -237,16 +258,18 @@ def _optimizers(options: TrainOptions, drafter: DrafterModule, device: torch.dev
     vectors = [weight for weight in drafter.parameters() if weight.ndim <= 1]
     groups = [{"params": vectors, "weight_decay": 0.0}]
     made: list[torch.optim.Optimizer] = []
+    cuda = device.type == "cuda"
+    rate = torch.tensor(options.lr, device=device) if cuda else options.lr
     if options.muon:
-        made.append(Muon(matrices, options.lr, options.weight_decay))
+        made.append(Muon(matrices, rate, options.weight_decay))
     else:
         groups.append({"params": matrices, "weight_decay": options.weight_decay})
-    return [*made, torch.optim.AdamW(groups, lr=options.lr, betas=(0.9, 0.95), fused=device.type == "cuda")]
+    return [*made, torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.95), fused=cuda, capturable=cuda)]
 
 
 def _decisive(options: TrainOptions, target: TargetFolder, place: Place, data: DataFolder) -> dict[str, Any]:
     """All that decides a run's course. Paths are none of it, nor how often something is logged or saved."""
-    free = {"target", "data", "run", "device", "dtype", "start_from", "compile"}
+    free = {"target", "data", "run", "device", "dtype", "start_from", "compile", "graphs"}
     free |= {"log_every", "checkpoint_every", "max_megabytes"}
     chosen = {name: value for name, value in asdict(options).items() if name not in free}
     return {
