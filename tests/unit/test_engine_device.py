@@ -123,6 +123,17 @@ def test_a_batch_decodes_as_its_requests_do_alone(folders, device: str, graphs: 
 
 
 @pytest.mark.parametrize(("device", "graphs"), WAYS)
+def test_thirty_two_requests_of_every_length(folders, device: str, graphs: bool) -> None:
+    pair = pair_on(folders, device)
+    prompts = [[(7 * place + 3 * i) % 16 for i in range(1 + place % 9)] for place in range(32)]
+    limits = [1 + 5 * place % 17 for place in range(32)]
+    decoder = Decoder(pair, requests=32, rows=64, most=8, graphs=graphs)
+    texts, _, _ = together(decoder, prompts, Plan.of(replace(TREE, budget=7), pair.drafter.config), limits)
+    for prompt, limit, text in zip(prompts, limits, texts, strict=True):
+        assert text == one_by_one(pair, prompt, replace(TREE, max_new_tokens=limit))[0].output
+
+
+@pytest.mark.parametrize(("device", "graphs"), WAYS)
 def test_a_place_is_used_again_and_steps_may_be_launched_ahead(folders, device: str, graphs: bool) -> None:
     pair = pair_on(folders, device)
     decoder = Decoder(pair, requests=2, rows=64, most=16, graphs=graphs)
