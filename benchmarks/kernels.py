@@ -391,7 +391,12 @@ def main() -> int:
     parser.add_argument(
         "--quick", action="store_true", help="fewer shapes and replays, no alternative that is compiled"
     )
-    parser.add_argument("--tune", type=float, metavar="SECONDS", help="try tile sizes for so long, and nothing else")
+    parser.add_argument(
+        "--tune",
+        type=float,
+        metavar="SECONDS",
+        help="try tile sizes for so long, and nothing else (of attention, build, topk)",
+    )
     parser.add_argument("--only", nargs="*", choices=PARTS, help="these parts alone, in this order")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here too, a line of JSON each")
     given = parser.parse_args()
@@ -413,7 +418,7 @@ def main() -> int:
         if given.tune:
             from kernels_tune import tune
 
-            tune(bench, given.tune, *marginals(bench, 1))
+            tune(bench, given.tune, *marginals(bench, 1), given.only)
             return 0
         try:
             for name in given.only or PARTS:

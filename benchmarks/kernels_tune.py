@@ -37,15 +37,13 @@ def attention_trials(bench: Bench) -> list[Trial]:
     from ddscope_kernels.jit import attention as jit
 
     arrivals = torch.zeros(65536, dtype=torch.int32, device=bench.device)
-    narrow = [(16, 64, 4, 2), (16, 128, 4, 2), (32, 64, 4, 2), (32, 64, 4, 3), (32, 128, 4, 2), (64, 64, 4, 2),
-              (64, 64, 4, 3)]  # fmt: skip
-    wide = [(32, 64, 4, 2), (64, 64, 4, 2), (64, 64, 8, 3), (64, 128, 8, 2)]
+    narrow = [(16, 128, 4, 2, False), (16, 32, 4, 1, True), (16, 64, 4, 1, True), (16, 32, 8, 1, True),
+              (16, 64, 8, 1, True), (32, 32, 8, 1, True)]  # fmt: skip
+    wide = [(32, 64, 4, 2, False), (64, 64, 4, 2, False), (64, 64, 8, 2, False)]
     sizes = [
-        (9, 3, 64, nodes, rows, 1024, narrow, (1, 2, 4, 8, 16))
-        for rows in (600, 200, 1000)
-        for nodes in (65, 33, 16, 1, 129)
+        (9, 3, 64, nodes, rows, 1024, narrow, (1, 2, 4)) for rows in (600, 200, 1000) for nodes in (65, 33, 16, 1, 129)
     ]
-    sizes += [(32, 8, 128, 65, rows, rows, wide, (4, 8, 16, 32)) for rows in (512, 4096, 32768)]
+    sizes += [(32, 8, 128, 65, rows, rows, wide, (4, 8, 16)) for rows in (512, 4096, 32768)]
     trials = []
     for heads, kv_heads, width, nodes, rows, capacity, tiles, splits in sizes:
         q = bench.random(1, nodes, heads, width)
@@ -58,12 +56,15 @@ def attention_trials(bench: Bench) -> list[Trial]:
             return lambda: jit.launch(q, k, v, b, n, c, None, 0.1, None, arrived, cut)
 
         ways = {"default": way(None, None), "default, one launch": way(None, arrivals)}
-        for block_m, block_n, warps, stages in tiles:
+        for block_m, block_n, warps, stages, apart in tiles:
             if block_m > max(16, 2 * nodes * heads // kv_heads):
                 continue
             for parts in splits:
-                cut = jit.Tiles(block_m, block_n, warps, stages, parts)
-                ways[f"{block_m} × {block_n}, warps {warps}, stages {stages}, splits {parts}"] = way(cut, arrivals)
+                cut = jit.Tiles(block_m, block_n, warps, stages, parts, apart=apart)
+                name = f"{block_m} × {block_n}{' apart' if apart else ''}, warps {warps}, splits {parts}"
+                ways[name] = way(cut, arrivals)
+                if parts > 1:
+                    ways[f"{name}, two launches"] = way(cut, None)
         trials.append(Trial(f"attention {heads}/{kv_heads} × {width}, N {nodes}, {rows} rows", ways, "default"))
     return trials
 
@@ -107,13 +108,18 @@ def build_trials(bench: Bench, logprobs: Tensor, ids: Tensor) -> list[Trial]:
     return trials
 
 
-def tune(bench: Bench, seconds: float, logprobs: Tensor, ids: Tensor) -> None:
+def tune(bench: Bench, seconds: float, logprobs: Tensor, ids: Tensor, only: list[str] | None) -> None:
     """Try the ways: all are compiled first, on as many threads as there are processors, then timed while time is left.
 
-    logprobs, ids: [1, D, k] candidates for the builder.
+    logprobs, ids: [1, D, k] candidates for the builder. only: attention, build, topk, or all where it is empty.
     """
     until = perf_counter() + seconds
-    trials = [*attention_trials(bench), *build_trials(bench, logprobs, ids), *topk_trials(bench)]
+    parts = {
+        "attention": lambda: attention_trials(bench),
+        "build": lambda: build_trials(bench, logprobs, ids),
+        "topk": lambda: topk_trials(bench),
+    }
+    trials = [trial for name, part in parts.items() if not only or name in only for trial in part()]
     bench.quick = True
     with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
         for future in [pool.submit(call) for trial in trials for call in trial.ways.values()]:

@@ -17,7 +17,10 @@ _LOG2E = 1.4426950408889634
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """How the work is cut: (node, head) pairs a program, rows a step, slices, and the steps a slice has at least."""
+    """How the work is cut: (node, head) pairs a program, rows a step, slices, and the steps a slice has at least.
+
+    apart: each warp has rows of its own, block_n a step, and the warps meet at the end; else they share every step.
+    """
 
     block_m: int
     block_n: int
@@ -25,6 +28,7 @@ class Tiles:
     stages: int
     splits: int
     least: int = 1
+    apart: bool = False
 
 
 @triton.jit
@@ -90,20 +94,22 @@ def _sum_parts(part_ptr, lse_ptr, place, live, d, used, rows_total, WIDTH: tl.co
     peak = tl.full((ROWS,), float("-inf"), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     acc = tl.zeros((ROWS, WIDTH2), tl.float32)
-    part = used * 0
-    while part < used:
-        at = part * rows_total + place
-        # Past the first-level cache, which may hold what a line was before another program wrote it.
-        lse = tl.load(lse_ptr + at, mask=live, other=float("-inf"), cache_modifier=".cg")
-        value = tl.load(part_ptr + at[:, None] * WIDTH + d[None, :], mask=live[:, None] & (d < WIDTH)[None, :],
-                        other=0.0, cache_modifier=".cg")  # fmt: skip
-        higher = tl.maximum(peak, lse)
-        safe = tl.where(higher == float("-inf"), 0.0, higher)
-        keep, weight = tl.exp2(peak - safe), tl.exp2(lse - safe)
-        total = total * keep + weight
-        acc = acc * keep[:, None] + value * weight[:, None]
-        peak = higher
-        part += 1
+    first = used * 0
+    while first < used:
+        for j in tl.static_range(4):  # four parts are on their way at once
+            at = (first + j) * rows_total + place
+            there = live & (first + j < used)
+            # Past the first-level cache, which may hold what a line was before another program wrote it.
+            lse = tl.load(lse_ptr + at, mask=there, other=float("-inf"), cache_modifier=".cg")
+            value = tl.load(part_ptr + at[:, None] * WIDTH + d[None, :], mask=there[:, None] & (d < WIDTH)[None, :],
+                            other=0.0, cache_modifier=".cg")  # fmt: skip
+            higher = tl.maximum(peak, lse)
+            safe = tl.where(higher == float("-inf"), 0.0, higher)
+            keep, weight = tl.exp2(peak - safe), tl.exp2(lse - safe)
+            total = total * keep + weight
+            acc = acc * keep[:, None] + value * weight[:, None]
+            peak = higher
+        first += 4
     return acc / tl.where(total > 0, total, 1.0)[:, None]
 
 
@@ -145,6 +151,32 @@ def _read(start, stop, q, k_ptr, v_ptr, bits_ptr, pages_ptr, request, kv_head, n
     return peak, total, acc
 
 
+@triton.jit
+def _finish(peak, total, acc, node, head, live, d, request, part, used, nodes, rows_total, out_ptr, part_ptr, lse_ptr,
+            arrivals_ptr, HQ: tl.constexpr, WIDTH: tl.constexpr, WIDTH2: tl.constexpr, BLOCK_M: tl.constexpr,
+            FORM: tl.constexpr):  # fmt: skip
+    """Store what a program read: the result, or the part of it whose sum FORM says who makes."""
+    value = acc / tl.where(total > 0, total, 1.0)[:, None]
+    place = (request.to(tl.int64) * nodes + node) * HQ + head
+    cells = live[:, None] & (d < WIDTH)[None, :]
+    if FORM != 1 and used == 1:
+        tl.store(out_ptr + place[:, None] * WIDTH + d[None, :], value.to(out_ptr.dtype.element_ty), mask=cells)
+    elif FORM != 0:
+        at = part * rows_total + place
+        tl.store(part_ptr + at[:, None] * WIDTH + d[None, :], value, mask=cells)
+        lse = tl.where(total > 0, peak + tl.log2(tl.where(total > 0, total, 1.0)), float("-inf"))
+        tl.store(lse_ptr + at, lse, mask=live)
+        if FORM == 2:
+            tl.debug_barrier()  # all of the part is written before it is counted
+            before = tl.atomic_add(arrivals_ptr + tl.program_id(0), 1, sem="acq_rel")
+            if before == used - 1:
+                tl.store(arrivals_ptr + tl.program_id(0), 0)
+                value = _sum_parts(part_ptr, lse_ptr, place, live, d, used, rows_total, WIDTH, WIDTH2,
+                                   BLOCK_M)  # fmt: skip
+                tl.store(out_ptr + place[:, None] * WIDTH + d[None, :], value.to(out_ptr.dtype.element_ty),
+                         mask=cells)  # fmt: skip
+
+
 _VARIES = ["rows_total", "page_count", "nodes", "words", "tiles", "splits", "least"]
 """Sizes that no kernel is compiled anew for."""
 
@@ -182,25 +214,96 @@ def _attend(q_ptr, k_ptr, v_ptr, bits_ptr, lengths_ptr, counts_ptr, pages_ptr, o
             start, tl.minimum(start + share, end), q, k_ptr, v_ptr, bits_ptr, pages_ptr, request, kv_head, node, live,
             d, length, end, scale, k_r, k_s, k_h, v_r, v_s, v_h, page_count, nodes, words, WIDTH, WIDTH2, PAGE,
             BLOCK_M, BLOCK_N, UPCAST, INTERPRETED)  # fmt: skip
-        value = acc / tl.where(total > 0, total, 1.0)[:, None]
-        place = (request.to(tl.int64) * nodes + node) * HQ + head
-        cells = live[:, None] & (d < WIDTH)[None, :]
-        if FORM != 1 and used == 1:
-            tl.store(out_ptr + place[:, None] * WIDTH + d[None, :], value.to(out_ptr.dtype.element_ty), mask=cells)
-        elif FORM != 0:
-            at = part * rows_total + place
-            tl.store(part_ptr + at[:, None] * WIDTH + d[None, :], value, mask=cells)
-            lse = tl.where(total > 0, peak + tl.log2(tl.where(total > 0, total, 1.0)), float("-inf"))
-            tl.store(lse_ptr + at, lse, mask=live)
-            if FORM == 2:
-                tl.debug_barrier()  # all of the part is written before it is counted
-                before = tl.atomic_add(arrivals_ptr + tl.program_id(0), 1, sem="acq_rel")
-                if before == used - 1:
-                    tl.store(arrivals_ptr + tl.program_id(0), 0)
-                    value = _sum_parts(part_ptr, lse_ptr, place, live, d, used, rows_total, WIDTH, WIDTH2,
-                                       BLOCK_M)  # fmt: skip
-                    tl.store(out_ptr + place[:, None] * WIDTH + d[None, :], value.to(out_ptr.dtype.element_ty),
-                             mask=cells)  # fmt: skip
+        _finish(peak, total, acc, node, head, live, d, request, part, used, nodes, rows_total, out_ptr, part_ptr,
+                lse_ptr, arrivals_ptr, HQ, WIDTH, WIDTH2, BLOCK_M, FORM)  # fmt: skip
+
+
+@triton.jit
+def _absorb_apart(first, peak, total, acc, q, k_ptr, v_ptr, bits_ptr, pages_ptr, request, kv_head, node, live, d,
+                  length, end, scale, k_r, k_s, k_h, v_r, v_s, v_h, page_count, nodes, words, WIDTH: tl.constexpr,
+                  PAGE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WARPS: tl.constexpr,
+                  UPCAST: tl.constexpr):  # fmt: skip
+    """As `_absorb`, for WARPS times BLOCK_N rows at once, each with its own softmax: [WARPS, BLOCK_M, …]."""
+    start = first + tl.arange(0, WARPS) * BLOCK_N
+    row = start[:, None] + tl.arange(0, BLOCK_N)[None, :]
+    there = row < end
+    if PAGE > 0:
+        page = tl.load(pages_ptr + request * page_count + row // PAGE, mask=there, other=0).to(tl.int64)
+        k_row, v_row = page * k_r + (row % PAGE) * k_s, page * v_r + (row % PAGE) * v_s
+    else:
+        far = request.to(tl.int64)
+        k_row, v_row = far * k_r + row.to(tl.int64) * k_s, far * v_r + row.to(tl.int64) * v_s
+    k = tl.load(k_ptr + kv_head * k_h + k_row[:, None, :] + d[None, :, None],
+                mask=there[:, None, :] & (d < WIDTH)[None, :, None], other=0.0)  # fmt: skip
+    v = tl.load(v_ptr + kv_head * v_h + v_row[:, :, None] + d[None, None, :],
+                mask=there[:, :, None] & (d < WIDTH)[None, None, :], other=0.0)  # fmt: skip
+    if UPCAST:
+        k, v = k.to(tl.float32), v.to(tl.float32)
+    scores = tl.dot(q, k, input_precision="ieee") * scale
+    other = row - length  # a node, where it is not negative
+    word = tl.zeros((WARPS, BLOCK_M, BLOCK_N), tl.int32)
+    for w in tl.static_range(BLOCK_N // 32 + 1):
+        at = ((start - length) >> 5) + w
+        one = tl.load(bits_ptr + (request * nodes + node)[None, :] * words + at[:, None],
+                      mask=live[None, :] & ((at >= 0) & (at < words))[:, None], other=0)  # fmt: skip
+        word = tl.where(((other >> 5) == at[:, None])[:, None, :], one[:, :, None], word)
+    sees = (other < 0)[:, None, :] | (((word >> (other & 31)[:, None, :]) & 1) != 0)
+    scores = tl.where(sees & there[:, None, :], scores, float("-inf"))
+    higher = tl.maximum(peak, tl.max(scores, axis=2))
+    safe = tl.where(higher == float("-inf"), 0.0, higher)
+    keep = tl.exp2(peak - safe)
+    weight = tl.exp2(scores - safe[:, :, None])
+    total = total * keep + tl.sum(weight, axis=2)
+    acc = acc * keep[:, :, None] + tl.dot(weight.to(v.dtype), v, input_precision="ieee")
+    return higher, total, acc
+
+
+@triton.jit(do_not_specialize=_VARIES)
+def _attend_apart(q_ptr, k_ptr, v_ptr, bits_ptr, lengths_ptr, counts_ptr, pages_ptr, out_ptr, part_ptr, lse_ptr,
+                  arrivals_ptr, scale, rows_total, q_r, q_n, q_h, k_r, k_s, k_h, v_r, v_s, v_h, page_count, nodes,
+                  words, tiles, splits, least, HQ: tl.constexpr, HKV: tl.constexpr, WIDTH: tl.constexpr,
+                  WIDTH2: tl.constexpr, PAGE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+                  WARPS: tl.constexpr, FORM: tl.constexpr, UPCAST: tl.constexpr, INTERPRETED: tl.constexpr,
+                  PDL: tl.constexpr):  # fmt: skip
+    """As `_attend`, but every warp reads BLOCK_N rows of its own a step, and they meet at the end only."""
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    GROUP: tl.constexpr = HQ // HKV
+    STEP: tl.constexpr = WARPS * BLOCK_N
+    tile = tl.program_id(0) % tiles
+    kv_head = (tl.program_id(0) // tiles) % HKV
+    request = tl.program_id(0) // (tiles * HKV)
+    part = tl.program_id(1)
+    length, end, share, used = _slices(lengths_ptr, counts_ptr, request, nodes, splits, least, STEP)
+    if part < used:
+        pair = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+        node, head = pair // GROUP, kv_head * GROUP + pair % GROUP
+        live = pair < nodes * GROUP
+        d = tl.arange(0, WIDTH2)
+        q = tl.load(q_ptr + request.to(tl.int64) * q_r + (node * q_n + head * q_h)[:, None] + d[None, :],
+                    mask=live[:, None] & (d < WIDTH)[None, :], other=0.0)  # fmt: skip
+        if UPCAST:
+            q = q.to(tl.float32)
+        q = tl.broadcast_to(q[None, :, :], (WARPS, BLOCK_M, WIDTH2))
+        peak = tl.full((WARPS, BLOCK_M), float("-inf"), tl.float32)
+        total = tl.zeros((WARPS, BLOCK_M), tl.float32)
+        acc = tl.zeros((WARPS, BLOCK_M, WIDTH2), tl.float32)
+        first = part * share
+        stop = tl.minimum(first + share, end)
+        while first < stop:
+            peak, total, acc = _absorb_apart(
+                first, peak, total, acc, q, k_ptr, v_ptr, bits_ptr, pages_ptr, request, kv_head, node, live, d, length,
+                end, scale, k_r, k_s, k_h, v_r, v_s, v_h, page_count, nodes, words, WIDTH, PAGE, BLOCK_M, BLOCK_N,
+                WARPS, UPCAST)  # fmt: skip
+            first += STEP
+        highest = tl.max(peak, axis=0)
+        safe = tl.where(highest == float("-inf"), 0.0, highest)
+        keep = tl.exp2(peak - safe[None, :])
+        total = tl.sum(total * keep, axis=0)
+        acc = tl.sum(acc * keep[:, :, None], axis=0)
+        _finish(highest, total, acc, node, head, live, d, request, part, used, nodes, rows_total, out_ptr, part_ptr,
+                lse_ptr, arrivals_ptr, HQ, WIDTH, WIDTH2, BLOCK_M, FORM)  # fmt: skip
 
 
 @triton.jit(do_not_specialize=_VARIES[:1] + _VARIES[2:3] + _VARIES[5:])
@@ -275,16 +378,20 @@ def launch(
         part = torch.empty(splits, total, width, dtype=torch.float32, device=q.device)
         lse = torch.empty(splits, total, dtype=torch.float32, device=q.device)
         form = 1 if arrivals is None or arrivals.numel() < programs else 2
-    _attend[(programs, splits)](
+    shape: tuple[int, ...] = (tiles.block_m, tiles.block_n)
+    kernel, step = _attend, tiles.block_n
+    if tiles.apart:
+        shape, kernel, step = (*shape, tiles.warps), _attend_apart, tiles.block_n * tiles.warps
+    kernel[(programs, splits)](
         q, k, v, bits.contiguous(), lengths, counts, lengths if pages is None else pages, out, part, lse,
         lengths if arrivals is None else arrivals, scale * _LOG2E, total, q.stride(0), q.stride(1), q.stride(2),
         *k_strides, *v_strides, 0 if pages is None else pages.shape[1], nodes, bits.shape[2], count, splits,
-        tiles.least, heads, kv_heads, width, width2, page, tiles.block_m, tiles.block_n, form,
+        tiles.least, heads, kv_heads, width, width2, page, *shape, form,
         q.dtype == torch.bfloat16 and not q.is_cuda, not q.is_cuda, pdl and q.is_cuda, num_warps=tiles.warps,
         num_stages=tiles.stages, **({"launch_pdl": True} if pdl and q.is_cuda else {}))  # fmt: skip
     if form == 1:
         rows = 4 if q.is_cuda else 64  # the interpreter pays by the program
         _combine[(triton.cdiv(nodes * heads, rows), requests)](
-            part, lse, out, lengths, counts, total, nodes, splits, tiles.least, heads, width, width2, tiles.block_n,
+            part, lse, out, lengths, counts, total, nodes, splits, tiles.least, heads, width, width2, step,
             rows, num_warps=4)  # fmt: skip
     return out
