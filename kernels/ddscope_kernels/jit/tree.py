@@ -173,7 +173,7 @@ def launch(
     requests, depths, k = logprobs.shape
     budget = out.tokens.shape[1]
     kept = min(k, budget)
-    b2 = power_of_two(budget)
+    b2 = power_of_two(budget, 32)  # a lane a node at least: part of a warp reduces more slowly
     bits = b2.bit_length() - 1
     if depths + 2 > 1 << (31 - 2 * bits):
         raise ValueError(
