@@ -40,16 +40,18 @@ def attention_trials(bench: Bench) -> list[Trial]:
     narrow = [(16, 128, 4, 2, False), (16, 32, 4, 1, True), (16, 64, 4, 1, True), (16, 32, 8, 1, True),
               (16, 64, 8, 1, True), (32, 32, 8, 1, True)]  # fmt: skip
     wide = [(32, 64, 4, 2, False), (64, 64, 4, 2, False), (64, 64, 8, 2, False)]
+    short = (1, 2, 4)
     sizes = [
-        (9, 3, 64, nodes, rows, 1024, narrow, (1, 2, 4)) for rows in (600, 200, 1000) for nodes in (65, 33, 16, 1, 129)
+        (1, 9, 3, 64, nodes, rows, 1024, narrow, short) for rows in (600, 200, 1000) for nodes in (65, 33, 16, 1, 129)
     ]
-    sizes += [(32, 8, 128, 65, rows, rows, wide, (4, 8, 16)) for rows in (512, 4096, 32768)]
+    sizes[5:5] = [(8, 9, 3, 64, nodes, 600, 1024, narrow, short) for nodes in (65, 16, 1)]
+    sizes += [(1, 32, 8, 128, 65, rows, rows, wide, (4, 8, 16)) for rows in (512, 4096, 32768)]
     trials = []
-    for heads, kv_heads, width, nodes, rows, capacity, tiles, splits in sizes:
-        q = bench.random(1, nodes, heads, width)
-        k, v = bench.random(1, kv_heads, capacity, width), bench.random(1, kv_heads, capacity, width)
-        bits = torch.full((1, nodes, (nodes + 31) // 32), -1, dtype=torch.int32, device=bench.device)
-        lengths = torch.full((1,), min(rows, capacity) - nodes, dtype=torch.int32, device=bench.device)
+    for requests, heads, kv_heads, width, nodes, rows, capacity, tiles, splits in sizes:
+        q = bench.random(requests, nodes, heads, width)
+        k, v = bench.random(requests, kv_heads, capacity, width), bench.random(requests, kv_heads, capacity, width)
+        bits = torch.full((requests, nodes, (nodes + 31) // 32), -1, dtype=torch.int32, device=bench.device)
+        lengths = torch.full((requests,), min(rows, capacity) - nodes, dtype=torch.int32, device=bench.device)
         counts = torch.full_like(lengths, nodes - 1)
 
         def way(cut: Any, arrived: Tensor | None, q=q, k=k, v=v, b=bits, n=lengths, c=counts) -> Callable[[], Any]:
@@ -65,7 +67,9 @@ def attention_trials(bench: Bench) -> list[Trial]:
                 ways[name] = way(cut, arrivals)
                 if parts > 1:
                     ways[f"{name}, two launches"] = way(cut, None)
-        trials.append(Trial(f"attention {heads}/{kv_heads} × {width}, N {nodes}, {rows} rows", ways, "default"))
+        trials.append(
+            Trial(f"attention R {requests}, {heads}/{kv_heads} × {width}, N {nodes}, {rows} rows", ways, "default")
+        )
     return trials
 
 
