@@ -37,8 +37,8 @@ def tree_attention(
     scale:   1 / √d where it is None.
     splits:  programs that share the rows of one request and head; chosen by the sizes where it is None.
     arrivals: int32 zeros, R · Hkv · ⌈N · Hq / Hkv / 16⌉ of them are always enough: where it is faster, the last of the
-             programs that share rows sums their parts, and no other launch. Zeros again afterwards; calls that may run at
-             the same time need their own.
+             programs that share rows sums their parts, and no other launch. Zeros again afterwards; calls that may
+             run at the same time need their own.
     A node that sees nothing reads zeros. Sums are float32 and always in the same order; nothing waits for the host on a
     CUDA device (one launch, and without arrivals one more where rows are shared), and no mask of [N, S] exists.
     Raises ValueError when shapes or dtypes disagree.
