@@ -67,8 +67,7 @@ def plan(rows: int, columns: int, depth: int, dtype: torch.dtype, pairs: bool = 
     if _forced is not None:
         return _forced
     if rows <= FEW:
-        wide = 512 if rows == 1 else 256
-        return Few(4 if pairs or columns < 1024 else 8, min(power_of_two(depth, 16), wide * 2))
+        return Few(4 if pairs or columns < 1024 else 8, min(power_of_two(depth, 16), 1024 // power_of_two(rows)))
     if dtype == torch.float32:
         return Tiles(16, 16, 32, stages=2)  # no tensor core for it: for tests of exactness, not for speed
     if depth * columns * (2 if pairs else 1) > 1 << 21 or rows > 160:
