@@ -20,7 +20,7 @@ from torch import Tensor
 from ddscope_kernels import batched
 
 if TYPE_CHECKING:
-    from kernels import Bench
+    from kernels_measure import Bench
 
 
 @dataclass
