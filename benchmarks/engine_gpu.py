@@ -158,7 +158,7 @@ def measure(pair: Pair, given: argparse.Namespace, requests: int, rows: list[Set
         rows=-(-capacity // 64) * 64,
         most=max(given.budgets),
         graphs=not given.eager,
-        early_launch=given.early,
+        early_launch={"auto": None, "on": True, "off": False}[given.early],
         make_step=make,
     )
     plans = {
@@ -242,7 +242,9 @@ def main() -> int:
     parser.add_argument("--context", type=int, default=512, help="tokens of a prompt (synthetic only)")
     parser.add_argument("--synthetic", choices=tuple(SHAPES), help="a random-weight target of this shape")
     parser.add_argument("--eager", action="store_true", help="no graphs: launch by launch")
-    parser.add_argument("--early", action="store_true", help="kernels start before the one before them ends")
+    parser.add_argument(
+        "--early", choices=("auto", "on", "off"), default="auto", help="kernels start before the one before them ends"
+    )
     parser.add_argument("--profile", action="store_true", help="kernels of a few steps by time, in place of tables")
     parser.add_argument("--json", type=Path, metavar="FILE", help="append results, one object a line")
     given = parser.parse_args()
@@ -273,7 +275,12 @@ def profile(pair: Pair, given: argparse.Namespace, requests: int, rows: list[Set
 
     prompts = held_out(pair, given)[:requests]
     decoder = Decoder(
-        pair, requests=requests, rows=1024, most=max(given.budgets), early_launch=given.early, make_step=make
+        pair,
+        requests=requests,
+        rows=1024,
+        most=max(given.budgets),
+        early_launch={"auto": None, "on": True, "off": False}[given.early],
+        make_step=make,
     )
     for row in rows:
         plan = Plan.of(row.params, pair.drafter.config, traced=row.traced)

@@ -36,6 +36,10 @@ def rows_needed(pair: Pair, prompt: int, max_new_tokens: int, most: int) -> int:
     return prompt + output + most + 1
 
 
+EARLY_ROWS = 64
+"""Rows of a verify up to which kernels start before the one before them ends: measured, see docs/performance.md."""
+
+
 @dataclass(slots=True)
 class _Flight:
     """A step that was launched. host: [size] uint8, filled when `done` has passed."""
@@ -73,13 +77,13 @@ class Decoder:
         rows: int,
         most: int = 255,
         graphs: bool = True,
-        early_launch: bool = False,
+        early_launch: bool | None = None,
         make_step: type[Step] = Step,
     ) -> None:
         """rows: of each request's caches: prompt, output and a tree; most: nodes of a tree.
 
         graphs: on CUDA, whether steps are replayed as graphs; without, they run launch by launch.
-        early_launch: see `ddscope_kernels.batched.layer_plan.early`.
+        early_launch: see `ddscope_kernels.batched.layer_plan.early`; None: for up to EARLY_ROWS rows of a verify.
         make_step: what a step computes (a benchmark has its own).
         """
         target, config = pair.target, pair.drafter.config
@@ -186,7 +190,7 @@ class Decoder:
             raise EngineError(f"{SLOTS} steps wait to be collected.")
         ready = self._ready.get(plan) or self._prepare(plan)
         if ready.graph is None:
-            with early(self._early):
+            with early(self._starts_early(plan)):
                 ready.step.run(partial(ready.packing.pack, out=ready.buffer))
         else:
             ready.graph.replay()
@@ -236,8 +240,11 @@ class Decoder:
             self._prepare(plan)
 
     def _prepare(self, plan: Plan) -> _Ready:
-        with early(self._early):
+        with early(self._starts_early(plan)):
             return self._made(plan)
+
+    def _starts_early(self, plan: Plan) -> bool:
+        return plan.rows * self.requests <= EARLY_ROWS if self._early is None else self._early
 
     def _made(self, plan: Plan) -> _Ready:
         step = self._make_step(plan, self._target, self._drafter, self.state)
