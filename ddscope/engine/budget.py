@@ -54,13 +54,17 @@ class VerifyCost:
     longer context); each calibrated size has one of its own besides, which moves slower and within bounds.
     """
 
-    def __init__(self, rows: Sequence[int], us: Sequence[float]) -> None:
-        """rows: ascending from 1; us: measured at each, > 0. Raises ValueError when there is nothing to go by."""
+    def __init__(self, rows: Sequence[int], us: Sequence[float], *, convex: bool = True) -> None:
+        """rows: ascending from 1; us: measured at each, > 0. Raises ValueError when there is nothing to go by.
+
+        convex: False where rows are paid for in tiles, as on a GPU: no size is then believed to take less than it
+        did, unless a larger one took less.
+        """
         if not rows or len(rows) != len(us) or rows[0] != 1 or list(rows) != sorted(set(rows)) or min(us) <= 0:
             raise ValueError(f"costs need ascending rows from 1 and a time > 0 for each, got {rows} and {us}")
         self.rows = list(rows)
         self.calibrated = list(us)
-        self._base = _convex(self.rows, us)
+        self._base = _convex(self.rows, us) if convex else _rising(us)
         self._pace = 0.0
         self._shape = [0.0] * len(self.rows)
         self.curve = self._curve()
@@ -102,11 +106,17 @@ class VerifyCost:
         return curve
 
 
-def _convex(rows: Sequence[int], us: Sequence[float]) -> list[float]:
-    """The largest convex, nowhere falling curve below the points, at the same rows."""
+def _rising(us: Sequence[float]) -> list[float]:
+    """The largest nowhere falling values below these."""
     least = list(us)
     for place in range(len(least) - 2, -1, -1):
         least[place] = min(least[place], least[place + 1])
+    return least
+
+
+def _convex(rows: Sequence[int], us: Sequence[float]) -> list[float]:
+    """The largest convex, nowhere falling curve below the points, at the same rows."""
+    least = _rising(us)
     hull: list[int] = []
     for place in range(len(rows)):
         while len(hull) > 1:

@@ -5,6 +5,7 @@ On a CUDA device the same tests run its kernels, as graphs and launch by launch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from ddscope.engine import records
+from ddscope.engine.budget import Trust
 from ddscope.engine.device.decoder import SLOTS, Decoder
 from ddscope.engine.device.generator import DeviceGenerator
 from ddscope.engine.device.ladder import LadderBudget, measure_ladder
@@ -21,6 +23,7 @@ from ddscope.engine.device.reading import Told
 from ddscope.engine.errors import EngineError
 from ddscope.engine.generate import Generator, Params, StepResult
 from ddscope.engine.pair import Pair, load_pair
+from ddscope_kernels import build_tree
 from tests.engine_models import drafter_config, target_config, write_pair
 
 CUDA = torch.cuda.is_available()
@@ -286,6 +289,24 @@ def test_auto_takes_the_size_that_pays(folders) -> None:
         assert generator.output == want
         assert {step.budget for step in steps[3:]} == sizes  # the first ones were launched before anything was known
         assert all(step.choice is not None and step.choice.budget == step.budget for step in steps)
+
+
+def test_a_ladder_believes_what_was_measured_where_rows_are_paid_for_in_tiles() -> None:
+    us = {7: 700.0, 15: 740.0, 31: 754.0, 63: 890.0, 127: 1043.0, 255: 1410.0}  # an H200's, and 418 without a draft
+    random = torch.Generator().manual_seed(5)
+    policy, chosen = LadderBudget(tuple(us), [418.0, *us.values()]), []
+    for _ in range(200):
+        logits = torch.randn(15, 64, generator=random) * torch.linspace(5, 2, 15)[:, None]
+        top = logits.log_softmax(-1).sort(-1, descending=True)
+        tree = build_tree(top.values.tolist(), top.indices.tolist(), 255)
+        rate = {size: (1 + sum(map(math.exp, tree.scores[1 : size + 1]))) / us[size] for size in us}
+        size = policy.choose(tree, 999).budget
+        assert rate[size] > 0.97 * max(rate.values())
+        policy.observe_step(tree.depths[: size + 1], tree.scores[: size + 1], 0, round(us[size] * 1.06))
+        policy.trust = Trust()  # the marginals are right: this is about costs
+        chosen.append(size)
+    assert chosen.count(31) > 160  # a convex curve below these costs lies at 541 µs there, and at 914 for 127 nodes
+    assert policy.cost.curve[31] == pytest.approx(754 * 1.06, rel=0.01)
 
 
 def test_measuring_a_ladder_moves_no_request(folders) -> None:

@@ -27,7 +27,7 @@ class LadderBudget(AutoBudget):
 
     def __init__(self, sizes: Sequence[int], us: Sequence[float]) -> None:
         """sizes: ascending, ≥ 1; us: of a step of plain decoding, then of one of each size."""
-        super().__init__(VerifyCost([1, *(size + 1 for size in sizes)], us), 0.0)
+        super().__init__(VerifyCost([1, *(size + 1 for size in sizes)], us, convex=False), 0.0)
         self.step_sizes = tuple(sizes)
 
     def start(self) -> Choice:
@@ -74,13 +74,15 @@ def plan_of_size(decoder: Decoder, params: Params) -> Callable[[int], Plan]:
 
 
 def _step_us(decoder: Decoder, plan: Plan) -> float:
-    """The least µs of a few steps; 1 where nothing measures."""
+    """The least µs of a few steps, launched ahead as in decoding; 1 where nothing measures."""
     decoder.prepare(plan)
     decoder.forget_time()
     least = inf
     with decoder.standing():
+        decoder.launch(plan)
         for _ in range(_REPEATS):
             decoder.launch(plan)
             least = min(least, decoder.collect().us or inf)
+        decoder.collect()
     decoder.forget_time()
     return least if least < inf else 1.0
