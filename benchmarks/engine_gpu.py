@@ -151,7 +151,7 @@ def decode_auto(decoder: Decoder, auto: LadderBudget, prompt: list[int], params:
 def measure(pair: Pair, given: argparse.Namespace, requests: int, rows: list[Setting], make: type[Step]) -> None:
     """Decode everything in turn and print a table."""
     prompts = held_out(pair, given)[: max(given.prompts, requests)]
-    capacity = max(map(len, prompts)) + given.tokens + max(given.budgets) + 2
+    capacity = given.rows or max(map(len, prompts)) + given.tokens + max(given.budgets) + 2
     decoder = Decoder(
         pair,
         requests=requests,
@@ -240,6 +240,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=192, help="a prompt at most")
     parser.add_argument("--prompts", type=int, default=16)
     parser.add_argument("--context", type=int, default=512, help="tokens of a prompt (synthetic only)")
+    parser.add_argument("--rows", type=int, help="of a request's cache (as many as are needed)")
     parser.add_argument("--synthetic", choices=tuple(SHAPES), help="a random-weight target of this shape")
     parser.add_argument("--eager", action="store_true", help="no graphs: launch by launch")
     parser.add_argument(

@@ -53,6 +53,8 @@ Plan = Few | Tiles | Whole | Library
 
 FEW = 4
 """Rows up to which a tensor core, which takes 16, is no gain."""
+MOST = 160
+"""Rows above which the library's products are faster than any here: measured by benchmarks/engine_gpu.py."""
 
 _forced: Plan | None = None
 _on = False
@@ -70,7 +72,7 @@ def plan(rows: int, columns: int, depth: int, dtype: torch.dtype, pairs: bool = 
         return Few(4 if pairs or columns < 1024 else 8, min(power_of_two(depth, 16), 1024 // power_of_two(rows)))
     if dtype == torch.float32:
         return Tiles(16, 16, 32, stages=2)  # no tensor core for it: for tests of exactness, not for speed
-    if depth * columns * (2 if pairs else 1) > 1 << 21 or rows > 160:
+    if depth * columns * (2 if pairs else 1) > 1 << 21 or rows > MOST:
         return Library()
     if depth <= 2048 and rows <= (64 if into else 16):
         return Whole(16, 16, 4 if depth <= 1024 else 8)
