@@ -63,20 +63,20 @@ def plain(pair: Pair) -> list[list[int]]:
 def test_no_fault_accepts_well_and_writes_the_right_text(pair: Pair, plain: list[list[int]]) -> None:
     sound = run(pair)
     assert sound.texts == plain
-    assert 2.9 < sound.tau < 3.6
+    assert 3.6 < sound.tau < 4.4
     assert sound.curve[0] > 0.75
     assert sound.curve == sorted(sound.curve, reverse=True)
     assert 0.3 < sound.curve[2] < 0.6
 
 
-@pytest.mark.parametrize(("name", "most"), [("tiled-layer", 0.5), ("reversed-layers", 0.5), ("mask-token", 0.45)])
+@pytest.mark.parametrize(("name", "most"), [("tiled-layer", 0.65), ("reversed-layers", 0.6), ("mask-token", 0.7)])
 def test_wrong_inputs_of_the_drafter_kill_acceptance_and_leave_the_text(
     pair: Pair, plain: list[list[int]], name: str, most: float
 ) -> None:
     broken = run(pair.with_faults(Faults(name)))
     assert broken.texts == plain
-    assert 1.1 < broken.tau < 1.6
-    assert 0.2 < broken.curve[0] < most
+    assert 1.3 < broken.tau < 1.8
+    assert 0.3 < broken.curve[0] < most
     assert broken.curve[1] < 0.12
     assert broken.curve[2] < 0.05
 
@@ -86,12 +86,12 @@ def test_a_wrong_mask_or_position_leaves_acceptance_and_ruins_the_text(
     pair: Pair, plain: list[list[int]], name: str
 ) -> None:
     broken = run(pair.with_faults(Faults(name)))
-    assert 2.6 < broken.tau < 3.9  # nothing to be seen here
+    assert 3.2 < broken.tau < 4.4  # nothing to be seen here
     assert broken.curve[0] > 0.8
     assert sum(text == right for text, right in zip(broken.texts, plain, strict=True)) == 0
 
 
-@pytest.mark.parametrize(("name", "low", "high"), [("flat-positions", 2.2, 3.1), ("no-compaction", 1.7, 2.5)])
+@pytest.mark.parametrize(("name", "low", "high"), [("flat-positions", 2.5, 3.4), ("no-compaction", 2.9, 3.7)])
 def test_a_wrong_cache_or_flat_positions_cost_some_acceptance_and_ruin_the_text(
     pair: Pair, plain: list[list[int]], name: str, low: float, high: float
 ) -> None:
