@@ -18,8 +18,8 @@ from ddscope_kernels.jit import attention  # isort: skip  # after the support, w
 # requests, budget, KV heads, heads of a group, head size, longest prefix
 SHAPES = shapes(
     (
-        st.integers(1, 2),
-        st.integers(0, 20),
+        st.integers(1, 8),
+        st.integers(0, 20) | st.integers(0, 150),
         st.integers(1, 2),
         st.integers(1, 3),
         st.integers(16, 80),

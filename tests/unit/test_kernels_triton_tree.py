@@ -18,6 +18,10 @@ SHAPES = shapes(
     (st.integers(1, 4), st.integers(1, 31), st.integers(1, 12), st.integers(0, 33)),
     [(8, 15, 64, 64), (3, 15, 16, 256), (2, 31, 64, 1024), (4, 31, 3, 700), (5, 1, 9, 1), (2, 15, 64, 0)],
 )
+WIDE = shapes(
+    (st.integers(1, 8), st.integers(1, 31), st.integers(1, 12), st.integers(0, 1024)),
+    [(8, 31, 12, 1024), (8, 15, 64, 129), (1, 31, 64, 1024), (8, 1, 3, 0)],
+)
 MASKS = st.sampled_from([torch.bool] if CUDA else [torch.bool, torch.float32])
 KINDS = st.sampled_from(["plain", "ties", "certain", "holes"])
 MERGE = st.booleans()  # both ways of growing, whatever the budget
@@ -50,6 +54,22 @@ def test_a_batch_is_what_the_reference_builds_for_each_request(device, shape, ki
     logprobs, ids = marginals(shape, kind, seed)
     mine = run(device, build_tree, logprobs, ids, shape[3], merge=merge)
     assert_same(mine, reference(build_tree, logprobs, ids, shape[3]))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@given(shape=WIDE, kind=KINDS, seed=st.integers(0, 2**30))
+@example(shape=(8, 31, 12, 1024), kind="ties", seed=2)
+@examples(6, 8)
+def test_any_budget_up_to_1024_is_grown_for_a_ragged_batch(device, shape, kind, seed) -> None:
+    random = torch.Generator().manual_seed(seed)
+    requests, depths, _, budget = shape
+    ragged = {
+        "budgets": torch.randint(0, budget + 1, (requests,), generator=random, dtype=torch.int32),
+        "lengths": torch.randint(0, depths + 1, (requests,), generator=random, dtype=torch.int32),
+    }
+    logprobs, ids = marginals(shape, kind, seed)
+    mine = run(device, build_tree, logprobs, ids, budget, **ragged)
+    assert_same(mine, reference(build_tree, logprobs, ids, budget, **ragged))
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -15,11 +15,11 @@ from ddscope_kernels.batched import compact_kv, empty_walks, walk
 from tests.unit.triton_support import CUDA, DEVICES, assert_same, examples, poison, reference, run, run_in_place, shapes
 
 TREES = shapes(
-    (st.integers(1, 8), st.integers(0, 40), st.integers(0, 12)),
+    (st.integers(1, 8), st.integers(0, 40) | st.integers(0, 1024), st.integers(0, 31)),
     [(8, 64, 15), (3, 1024, 31), (1, 0, 3)],
 )
 CACHES = shapes(
-    (st.integers(1, 3), st.integers(1, 3), st.integers(1, 9), st.integers(1, 20)),
+    (st.integers(1, 3), st.integers(1, 8), st.integers(1, 32), st.integers(1, 20)),
     [(60, 3, 16, 64), (2, 1, 5, 80)],
 )
 DTYPES = st.sampled_from([torch.bfloat16] if CUDA else [torch.float32, torch.bfloat16, torch.int8])
