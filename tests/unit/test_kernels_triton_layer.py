@@ -205,7 +205,7 @@ def test_kernels_that_start_before_the_one_before_them_ends_give_the_same() -> N
             x = layer.linear_add(layer.rms_norm(layer.norm_linear(y, norm, EPS, weight), norm, EPS), weight, x)
         return x
 
-    for rows, when in itertools.product((1, 16, 33), (None, *Early)):
+    for rows, when in itertools.product((1, 16, 33, 65, 129), (None, *Early)):
         x = torch.randn(rows, 576, device="cuda", dtype=torch.bfloat16)
         expected = chain(x)
         with early(when=when):
