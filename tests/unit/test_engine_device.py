@@ -23,7 +23,7 @@ from ddscope.engine.device.reading import Told
 from ddscope.engine.errors import EngineError
 from ddscope.engine.generate import Generator, Params, StepResult
 from ddscope.engine.pair import Pair, load_pair
-from ddscope_kernels import build_tree
+from ddscope_kernels import DraftTree, build_tree
 from tests.engine_models import drafter_config, target_config, write_pair
 
 CUDA = torch.cuda.is_available()
@@ -307,6 +307,27 @@ def test_a_ladder_believes_what_was_measured_where_rows_are_paid_for_in_tiles() 
         chosen.append(size)
     assert chosen.count(31) > 160  # a convex curve below these costs lies at 541 µs there, and at 914 for 127 nodes
     assert policy.cost.curve[31] == pytest.approx(754 * 1.06, rel=0.01)
+
+
+def test_a_smaller_tree_is_grown_where_a_larger_one_cannot_win() -> None:
+    sizes = (7, 15, 31, 63, 127, 255)
+    random, grown = torch.Generator().manual_seed(6), []
+    for number in range(300):
+        steep = 10 ** (torch.rand(1, generator=random).item() * 4 - 3)  # from all sizes at one price to each at its own
+        policy = LadderBudget(sizes, [100.0, *(100 + steep * size for size in sizes)])
+        policy.trust.observe(range(16), [0.0] * 16, number % 16)
+        depths, k = int(torch.randint(1, 16, (1,), generator=random)), 1 + number % 64
+        sharp = torch.linspace(6, 1 + number % 4, depths)[:, None]
+        top = (torch.randn(depths, k, generator=random) * sharp).log_softmax(-1).sort(-1, descending=True)
+        room = 1 + number % 20
+
+        def grow(nodes: int, top=top) -> DraftTree:  # type: ignore[no-untyped-def]
+            grown.append(nodes)
+            return build_tree(top.values.tolist(), top.indices.tolist(), nodes)
+
+        assert policy.choose_grown(grow, room) == policy.choose(grow(255), room)
+    assert 300 < grown.count(255) < 500  # of 600, had it been grown every time
+    assert grown.count(63) == 300
 
 
 def test_measuring_a_ladder_moves_no_request(folders) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from math import nan
 
 from ddscope.engine.budget import AUTO, Choice
@@ -17,7 +18,7 @@ from ddscope.engine.device.plan import Plan
 from ddscope.engine.device.reading import Told
 from ddscope.engine.errors import EngineError
 from ddscope.engine.replay import ReplayCheck, replay_check
-from ddscope.engine.step import Params, StepResult
+from ddscope.engine.step import DraftStep, Params, StepResult
 from ddscope_kernels import DraftTree, build_tree
 
 AHEAD = 2
@@ -146,14 +147,13 @@ class DeviceGenerator:
         if result.algorithm == "ddtree":
             self.auto.observe_step(result.depths, result.scores, result.accepted, told.us)
         room = self._in_force.max_new_tokens - len(self.output) - len(result.emitted)
-        self._next = self.auto.choose(self._whole_tree(result), max(1, room))
+        self._next = self.auto.choose_grown(partial(_tree, result.draft), max(1, room))
 
-    def _whole_tree(self, result: StepResult) -> DraftTree:
-        """The tree of the most nodes that these marginals make."""
-        if result.draft is None or self.auto is None:
-            return DraftTree()
-        probs = [[nan if value is None else value for value in row] for row in result.draft.logprobs]
-        return build_tree(probs, result.draft.ids, self.auto.step_sizes[-1])
+
+def _tree(draft: DraftStep, nodes: int) -> DraftTree:
+    """The tree of so many nodes that these marginals make."""
+    probs = [[nan if value is None else value for value in row] for row in draft.logprobs]
+    return build_tree(probs, draft.ids, nodes)
 
 
 def fits(decoder: Decoder, prompt_ids: Sequence[int], params: Params) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import exp, inf
 
-from ddscope.engine.budget import AutoBudget, Choice, VerifyCost
+from ddscope.engine.budget import TRUST, AutoBudget, Choice, VerifyCost
 from ddscope.engine.convert import Progress
 from ddscope.engine.device.decoder import Decoder
 from ddscope.engine.device.plan import Plan
@@ -37,17 +37,37 @@ class LadderBudget(AutoBudget):
 
     def choose(self, tree: DraftTree, room: int) -> Choice:
         """As of AutoBudget, for one of the sizes; a tree that ends before a size says what all beyond it yield."""
+        return self._best(tree, room, self.step_sizes)[0]
+
+    def choose_grown(self, grow: Callable[[int], DraftTree], room: int) -> Choice:
+        """What `choose` says of grow(largest size), growing that much only where a size above the middle may win.
+
+        grow: the best-first tree of so many nodes. No node of a larger tree is likelier than the last one of a smaller,
+        which bounds what is left out.
+        """
+        few = self.step_sizes[: len(self.step_sizes) // 2 + 1]
+        tree = grow(few[-1])
+        best, expected = self._best(tree, room, few)
+        likeliest = 0.0 if len(tree) < few[-1] else min(1.0, exp(tree.scores[-1]) * TRUST[1])
+        for size in self.step_sizes[len(few) :]:
+            most = min(expected + (size - few[-1]) * likeliest, room)
+            if most * best.us > best.emitted * self.cost.curve[size]:
+                return self.choose(grow(self.step_sizes[-1]), room)
+        return best
+
+    def _best(self, tree: DraftTree, room: int, sizes: Sequence[int]) -> tuple[Choice, float]:
+        """The best of these sizes, and the tokens that are expected of the largest."""
         factors = [1.0, *(self.trust.factor(depth) for depth in range(1, max(tree.depths, default=0) + 1))]
-        best = Choice(self.step_sizes[0], self.most, 0.0, inf)
+        best = Choice(sizes[0], self.most, 0.0, inf)
         expected, nodes = 1.0, 0
-        for size in self.step_sizes:
+        for size in sizes:
             while nodes < min(size, len(tree)):
                 nodes += 1
                 expected += min(1.0, exp(tree.scores[nodes]) * factors[tree.depths[nodes]])
             emitted, us = min(expected, room), self.cost.curve[size]
             if emitted * best.us > best.emitted * us or best.us == inf:
                 best = Choice(size, self.most, emitted, us)
-        return best
+        return best, expected
 
     def observe_step(self, depths: Sequence[int], scores: Sequence[float], accepted: int, us: int) -> None:
         """A step was read: see Trust.observe; us: what it took, 0 where nothing measured."""
