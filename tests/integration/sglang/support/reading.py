@@ -28,6 +28,8 @@ class Trace:
         self.sources: dict[str, tuple[int, int, int]] = {}
 
     def refresh(self) -> None:
+        if not self.path.stat().st_size:
+            return  # just made: the line that begins it, written whole, is on its way
         with TraceFile(self.path, use_sidecar=False) as file:
             while not file.done:
                 file.poll(1.0)
@@ -41,7 +43,7 @@ class Trace:
         deadline = time.monotonic() + WAIT_S
         missing = set(rids)
         while missing and time.monotonic() < deadline:
-            if self.path.is_file() and self.path.stat().st_size:
+            if self.path.is_file():
                 self.refresh()
                 missing = set(rids) - {finish.rid for finish in self.of(Finish)}
             time.sleep(0.05)
