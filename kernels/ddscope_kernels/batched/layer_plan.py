@@ -54,7 +54,7 @@ Plan = Few | Tiles | Whole | Library
 FEW = 4
 """Rows up to which a tensor core, which takes 16, is no gain."""
 MOST = 160
-"""Rows above which the library's products are faster than any here: measured by benchmarks/engine_gpu.py."""
+"""Rows above which a product is the library's. Ours were measured up to 129, and faster (docs/performance.md)."""
 
 _forced: Plan | None = None
 _on = False
