@@ -38,6 +38,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from synthetic import SHAPES, SyntheticStep, synthetic_pair
 
 PLAIN, CHAIN = "plain", "chain"
+EARLY = {"auto": None, "on": True, "off": False}
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ def measure(pair: Pair, given: argparse.Namespace, requests: int, rows: list[Set
         rows=-(-capacity // 64) * 64,
         most=max(given.budgets),
         graphs=not given.eager,
-        early_launch={"auto": None, "on": True, "off": False}[given.early],
+        early_launch=EARLY[given.early],
         make_step=make,
     )
     plans = {
@@ -244,7 +245,7 @@ def main() -> int:
     parser.add_argument("--synthetic", choices=tuple(SHAPES), help="a random-weight target of this shape")
     parser.add_argument("--eager", action="store_true", help="no graphs: launch by launch")
     parser.add_argument(
-        "--early", choices=("auto", "on", "off"), default="auto", help="kernels start before the one before them ends"
+        "--early", choices=tuple(EARLY), default="auto", help="kernels start before the one before them ends"
     )
     parser.add_argument("--profile", action="store_true", help="kernels of a few steps by time, in place of tables")
     parser.add_argument("--json", type=Path, metavar="FILE", help="append results, one object a line")
@@ -280,7 +281,7 @@ def profile(pair: Pair, given: argparse.Namespace, requests: int, rows: list[Set
         requests=requests,
         rows=1024,
         most=max(given.budgets),
-        early_launch={"auto": None, "on": True, "off": False}[given.early],
+        early_launch=EARLY[given.early],
         make_step=make,
     )
     for row in rows:

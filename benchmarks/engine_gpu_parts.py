@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ddscope.engine.device.decoder import Decoder
+from ddscope.engine.device.ladder import standing_us
 from ddscope.engine.device.models import Rows
 from ddscope.engine.device.plan import Plan
 from ddscope.engine.device.step import Step
@@ -90,27 +91,12 @@ def measure(pair: Pair, given: argparse.Namespace, requests: int, prompts: list[
     rows += [(f"tree {budget}", Params("ddtree", budget)) for budget in given.budgets]
     for name, params in rows:
         plan = Plan.of(params, pair.drafter.config, traced=False)
-        for decoder in decoders:
-            decoder.prepare(plan)
-        turns: list[list[float]] = [[], []]
+        turns: list[list[int]] = [[], []]
         for _ in range(5):
             for decoder, times in zip(decoders, turns, strict=True):
-                times += turn(decoder, plan)
+                times += standing_us(decoder, plan, STEPS)[4:]  # the first ones wake the clocks
         whole, forwards = map(median, turns)
         print(f"  {name:12} {whole:9.1f} {forwards:9.1f} {whole - forwards:9.1f}", flush=True)
-
-
-def turn(decoder: Decoder, plan: Plan) -> list[float]:
-    """µs of a few steps, launched one ahead, as in decoding."""
-    times = []
-    decoder.forget_time()
-    with decoder.standing():
-        decoder.launch(plan)
-        for _ in range(STEPS):
-            decoder.launch(plan)
-            times.append(decoder.collect().us)
-        decoder.collect()
-    return [us for us in times[4:] if us]
 
 
 if __name__ == "__main__":

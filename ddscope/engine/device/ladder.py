@@ -82,7 +82,7 @@ def measure_ladder(decoder: Decoder, params: Params, progress: Progress | None =
     for number, size in enumerate([0, *sizes]):
         if progress is not None:
             progress(MEASURING, number, len(sizes) + 1)
-        us.append(_step_us(decoder, plan_of_size(decoder, params)(size)))
+        us.append(float(min(standing_us(decoder, plan_of_size(decoder, params)(size), _REPEATS), default=1)))
     if progress is not None:
         progress(MEASURING, len(sizes) + 1, len(sizes) + 1)
     return LadderBudget(sizes, us)
@@ -93,16 +93,19 @@ def plan_of_size(decoder: Decoder, params: Params) -> Callable[[int], Plan]:
     return lambda size: Plan.of(params, decoder.pair.drafter.config, budget=size)
 
 
-def _step_us(decoder: Decoder, plan: Plan) -> float:
-    """The least µs of a few steps, launched ahead as in decoding; 1 where nothing measures."""
+def standing_us(decoder: Decoder, plan: Plan, steps: int) -> list[int]:
+    """µs of so many steps while requests stand still, launched one ahead as in decoding; none where nothing measures.
+
+    No step may be waiting.
+    """
     decoder.prepare(plan)
     decoder.forget_time()
-    least = inf
     with decoder.standing():
         decoder.launch(plan)
-        for _ in range(_REPEATS):
+        times = []
+        for _ in range(steps):
             decoder.launch(plan)
-            least = min(least, decoder.collect().us or inf)
+            times.append(decoder.collect().us)
         decoder.collect()
     decoder.forget_time()
-    return least if least < inf else 1.0
+    return [us for us in times if us]
